@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """What the Core Rule Set costs: requests for a second of the server's CPU with `modsecurity on` against off.
 
-perf/waf.py IRONWEIR [--before OTHER] [--rounds 3] [--seconds 6] [--cases file,proxy,fresh,post] [--servers ironweir,nginx]
+perf/waf.py IRONWEIR [--before OTHER] [--rounds 3] [--seconds 6] [--cases file,proxy,fresh,post] [--servers ironweir,nginx,coraza]
 
 Ironweir, and nginx with Debian's libnginx-mod-http-modsecurity where that is installed, read the same configuration: the rules of the Go module
-that `.ci/setup peers` fetches, unmodified, at paranoia 1, with bodies of requests and without bodies of answers. Kinds are measured in turns.
+that `.ci/setup peers` fetches, unmodified, at paranoia 1, with bodies of requests and without bodies of answers. Beside them a server in Go with Coraza
+(perf/coraza), where there is Go: what `off` is there is Go's own server. Kinds are measured in turns.
 
 file    a file of 1 kB, a browser's nine headers, always the same
 proxy   the same from a backend
@@ -31,6 +32,7 @@ RULES = "github.com/corazawaf/coraza-coreruleset/v4@v4.25.0/rules"
 MODULE = pathlib.Path("/usr/lib/nginx/modules/ngx_http_modsecurity_module.so")
 CONNECTIONS = 64
 LEAST_SHARE = 0.5
+CORAZA = pathlib.Path(__file__).resolve().parent / "coraza"
 
 MAIN = """
 SecRuleEngine On
@@ -109,11 +111,28 @@ def rules_folder():
 def start(name, program, on, folder, backend):
     """A server with the rules on or off."""
     port = processes.free_port()
+    if name == "coraza":
+        command = [str(program), "-listen", f"127.0.0.1:{port}", "-root", str(folder), "-backend", f"127.0.0.1:{backend}"]
+        rules = ["-rules", str(folder / "coraza-main.conf")] if on == "on" else []
+        return processes.start(f"{name}-{on}", command + rules, folder, SERVER_CPU, port)
     load = f"load_module {MODULE};" if name == "nginx" else ""
     conf = folder / f"{name}-{on}.conf"
     conf.write_text(CONF.format(load=load, folder=folder, name=name, on=on, port=port, backend=backend))
     command = [str(program), "-p", str(folder), "-c", str(conf), "-e", str(folder / f"{name}.log")]
     return processes.start(f"{name}-{on}", command, folder, SERVER_CPU, port)
+
+
+def build_coraza(folder):
+    """The server in Go; None, said aloud: there is no Go, or what it needs cannot be fetched."""
+    if not shutil.which("go"):
+        print("there is no Go here: Coraza is left out")
+        return None
+    program = folder / "coraza-server"
+    built = subprocess.run(["go", "build", "-o", str(program), "."], cwd=CORAZA, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if built.returncode:
+        print(f"Coraza is left out: {built.stdout.strip()}")
+        return None
+    return program
 
 
 def load(server, kind, seconds, folder):
@@ -136,7 +155,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=6)
     parser.add_argument("--cases", default="file,proxy,fresh,post")
-    parser.add_argument("--servers", default="ironweir,nginx")
+    parser.add_argument("--servers", default="ironweir,nginx,coraza")
     options = parser.parse_args()
     programs = {"ironweir": options.program.resolve(), "nginx": shutil.which("nginx") or "/usr/sbin/nginx"}
     if options.before:
@@ -149,6 +168,10 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         folder = pathlib.Path(folder)
         folder.chmod(0o755)
+        if "coraza" in wanted:
+            programs["coraza"] = build_coraza(folder)
+            if not programs["coraza"]:
+                wanted.remove("coraza")
         # libmodsecurity includes nothing with an @ in its path.
         shutil.copy(rules_folder() / "@crs-setup.conf.example", folder / "crs-setup.conf")
         shutil.copytree(rules_folder() / "@owasp_crs", folder / "crs")
@@ -157,7 +180,7 @@ def main():
         for file in (folder / "crs-nginx").glob("*.conf"):
             bare = r'(?m)^(\s*SecRule \S+ "(?:[^"\\\n]|\\.)*")$'
             file.write_text(re.sub(bare, r'\1 "t:none"', file.read_text()))
-        for name, crs in (("ironweir", "crs"), ("before", "crs"), ("nginx", "crs-nginx")):
+        for name, crs in (("ironweir", "crs"), ("before", "crs"), ("nginx", "crs-nginx"), ("coraza", "crs")):
             (folder / f"{name}-main.conf").write_text(MAIN.format(folder=folder, crs=folder / crs))
         (folder / "file.html").write_text("<p>a page</p>\n" * 73)
         port = processes.free_port()

@@ -1,6 +1,6 @@
 //! Certificates that are ordered and renewed by themselves, from a real authority.
 
-use crate::harness::{Dns, Folder, Pebble, Port, Server, Setup, Site, Ways, has_pebble, openssl, pebble_files};
+use crate::harness::{Dns, Folder, Pebble, Port, Server, Setup, Site, Ways, has_pebble, openssl, pebble_files, wait};
 use rustix::process::Signal;
 use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
@@ -128,6 +128,38 @@ fn a_proof_in_a_handshake() {
     let chain = openssl(world.files.path(), &["crl2pkcs7", "-nocrl", "-certfile", "chain.pem", "-out", "chain.p7"])
         + &openssl(world.files.path(), &["pkcs7", "-print_certs", "-noout", "-in", "chain.p7"]);
     assert!(chain.contains(&format!("issuer=CN = {root}")), "the preferred chain, not another: {chain}");
+}
+
+#[test]
+fn a_record_that_a_program_publishes_proves_a_wildcard() {
+    if !has_pebble() {
+        return;
+    }
+    let world = World::new();
+    let pebble = world.authority(&Ways::default());
+    let texts = world.dns.texts().display().to_string();
+    let hook = world.files.path().join("hook");
+    let script = format!(
+        "#!/bin/sh\ncase $1 in present) echo \"$3\" >>'{texts}'/\"$2\";; cleanup) echo \"$2\" >>'{texts}'/cleaned;; esac\n"
+    );
+    std::fs::write(&hook, script).unwrap();
+    std::fs::set_permissions(&hook, PermissionsExt::from_mode(0o755)).unwrap();
+    let issuer = format!("challenge dns-01; dns_hook {};", hook.display());
+    let server =
+        world.server(&pebble.directory(), &issuer, "server_name *.four.test four.test; acme_certificate pebble;");
+    let issued = world.issued(&server, "any.four.test");
+    assert!(issued.contains("DNS:*.four.test, DNS:four.test"), "{issued}");
+    let cleaned = || std::fs::read_to_string(world.dns.texts().join("cleaned")).unwrap_or_default();
+    assert!(wait(|| cleaned() == "_acme-challenge.four.test\n".repeat(2)), "{}", cleaned());
+    drop(server);
+
+    // A program that fails is told of, with its words.
+    std::fs::write(&hook, "#!/bin/sh\necho no such zone >&2; exit 7\n").unwrap();
+    let server = world.server(&pebble.directory(), &issuer, "server_name *.five.test; acme_certificate pebble;");
+    server.wait_for(
+        "logs/error.log",
+        "present _acme-challenge.five.test\" failed (exit status: 7): no such zone; next try in",
+    );
 }
 
 #[test]

@@ -166,6 +166,53 @@ fn tokens_of_every_kind() {
     assert!(!log.contains(&good) && log.contains("the signature is wrong"), "tokens do not get into the log");
 }
 
+/// A token that is encrypted with a secret itself (`dir`, A256GCM).
+fn sealed(secret: &[u8; 32], content: &str) -> String {
+    use aws_lc_rs::aead::{AES_256_GCM, Aad, LessSafeKey, Nonce, UnboundKey};
+    let protected = b64(br#"{"alg":"dir","enc":"A256GCM","kid":"s"}"#);
+    let key = LessSafeKey::new(UnboundKey::new(&AES_256_GCM, secret).unwrap());
+    let (iv, mut bytes) = ([3; 12], content.as_bytes().to_vec());
+    let nonce = Nonce::assume_unique_for_key(iv);
+    let tag = key.seal_in_place_separate_tag(nonce, Aad::from(protected.as_bytes()), &mut bytes).unwrap();
+    format!("{protected}..{}.{}.{}", b64(&iv), b64(&bytes), b64(tag.as_ref()))
+}
+
+#[test]
+fn tokens_that_only_this_server_can_read() {
+    let keys = Keys::new();
+    let secret = [5; 32];
+    let set =
+        keys.set().replacen("[{", &format!(r#"[{{"kty":"oct","kid":"s","use":"enc","k":"{}"}},{{"#, b64(&secret)), 1);
+    let server = Site::server(
+        "auth_jwt closed; auth_jwt_key_file keys.json; add_header X $jwt_claim_sub; add_header Y $jwt_header_enc;
+         location /e { auth_jwt_type encrypted; } location /n { auth_jwt_type nested; } location /s { }",
+    )
+    .file("keys.json", set)
+    .file("html/e", "e")
+    .file("html/n", "n")
+    .file("html/s", "s")
+    .start();
+    let signed = keys.token(r#"{"alg":"RS256","kid":"r"}"#, r#"{"sub":"x"}"#);
+    let plain = sealed(&secret, r#"{"sub":"x"}"#);
+    let nested = sealed(&secret, &signed);
+    for (target, token, status) in [
+        ("/e", &plain, 200),
+        ("/n", &nested, 200),
+        ("/s", &signed, 200),
+        ("/e", &signed, 401),
+        ("/n", &plain, 401),
+        ("/s", &nested, 401),
+        ("/e", &sealed(&[6; 32], "{}"), 401),
+        ("/e", &sealed(&secret, r#"{"exp":1}"#), 401),
+        ("/n", &sealed(&secret, &Keys::new().token(r#"{"alg":"RS256","kid":"r"}"#, "{}")), 401),
+    ] {
+        assert_eq!(ask(&server, target, token).0, status, "{target} {token}");
+    }
+    let line = format!("GET /e HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer {plain}\r\n\r\n");
+    let answer = server.connect().send(line).response();
+    assert_eq!((answer.header("X"), answer.header("Y")), (Some("x"), Some("A256GCM")));
+}
+
 #[test]
 fn keys_that_a_subrequest_brings() {
     let keys = Keys::new();
@@ -195,6 +242,6 @@ fn what_is_written_wrongly() {
     assert!(check("auth_jwt a; auth_jwt_key_file none.json;", "{}").contains("No such file"));
     assert!(check("auth_jwt a; auth_jwt_key_file keys.json;", "{}").contains("no list \"keys\""));
     assert!(check("auth_jwt a; auth_jwt_key_file keys.json;", "x").contains("it is no JSON"));
-    assert!(check("auth_jwt_type encrypted;", "").contains("encrypted tokens are not supported"));
+    assert!(check("auth_jwt_type sealed;", "").contains("invalid value \"sealed\""));
     assert!(check("auth_jwt a tokens=$x;", "").contains("invalid parameter \"tokens=$x\""));
 }

@@ -10,14 +10,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// A page in a browser.
-struct Browser {
+pub struct Browser {
     child: Child,
     to: ChildStdin,
     from: BufReader<ChildStdout>,
 }
 
 impl Browser {
-    fn start(url: &str, pictures: &Path) -> Option<Browser> {
+    pub fn start(url: &str, pictures: &Path) -> Option<Browser> {
         let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/browser/dashboard.mjs");
         let left_out = |what: &str| {
             println!("{what} is not installed: left out");
@@ -41,7 +41,7 @@ impl Browser {
     }
 
     /// Does a step of `dashboard.mjs`; what it saw.
-    fn step(&mut self, step: &str) -> Value {
+    pub fn step(&mut self, step: &str) -> Value {
         writeln!(self.to, "{step}").expect("the script reads");
         let mut line = String::new();
         self.from.read_line(&mut line).expect("the script writes");

@@ -280,9 +280,19 @@ fn interfaces_plans_and_pages() {
     }
     let labs = out(&run(&["lab"]));
     assert!(
-        ["accept-queue", "local-ports", "port-thief", "idle-reset", "unix-or-tcp", "php-fpm"]
-            .iter()
-            .all(|l| labs.contains(l)),
+        [
+            "accept-queue",
+            "local-ports",
+            "port-thief",
+            "idle-reset",
+            "slow-log",
+            "tcp-memory",
+            "zone-fragmentation",
+            "unix-or-tcp",
+            "php-fpm"
+        ]
+        .iter()
+        .all(|l| labs.contains(l)),
         "{labs}"
     );
 }
@@ -298,4 +308,44 @@ fn who_listens_where() {
     assert!(taken["what"].as_str().unwrap().contains(&format!("process {}", std::process::id())), "{taken:#}");
     let table = out(&run_in(folder.path(), &["doctor", "ports", "nginx.conf"]));
     assert!(table.contains(&format!("127.0.0.1:{port} ")) && table.contains("ip_local_port_range = "), "{table}");
+}
+
+#[test]
+fn a_slow_log_is_found_and_cured_in_its_lab() {
+    let output = run(&["lab", "slow-log"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("needs root") || said.contains("a short pipe") {
+        return println!("{said}: left out");
+    }
+    assert_eq!(output.status.code(), Some(0), "{}{said}", out(&output));
+    assert!(out(&output).contains("found: A write to an access log takes"), "{}", out(&output));
+}
+
+#[test]
+fn a_zone_in_pieces_is_found_in_its_lab_and_ours_has_none() {
+    let output = run(&["lab", "zone-fragmentation"]);
+    let said = String::from_utf8_lossy(&output.stderr).into_owned();
+    if said.contains("needs root") {
+        return println!("{said}: left out");
+    }
+    assert_eq!(output.status.code(), Some(0), "{}{said}", out(&output));
+    assert!(
+        out(&output).contains("ironweir: ") && out(&output).contains("one of 200 bytes has room"),
+        "{}",
+        out(&output)
+    );
+}
+
+/// Error logs of a configuration are facts.
+#[test]
+fn what_an_error_log_says() {
+    let folder = Folder::new();
+    folder.write("nginx.conf", "error_log e.log; events {} http {}\n");
+    // As old as a log that is written to: what a folder of a test has is older.
+    let log = "2026/11/22 10:00:00 [crit] 7#7: *1 ngx_slab_alloc() failed: no memory in limit_conn_zone \"a\"\n\
+               2026/11/22 10:00:09 [notice] 7#7: signal 1 (SIGHUP) received\n";
+    std::fs::write(folder.path().join("e.log"), log).unwrap();
+    let output = run_in(folder.path(), &["doctor", "--json", "--interval", "10ms", "nginx.conf"]);
+    let zone = finding(&output, "zone-full");
+    assert!(zone["weight"] == "warning" && zone["evidence"].to_string().contains("1 lines in all"), "{zone:#}");
 }

@@ -1,6 +1,6 @@
 //! `echo`, `subs_filter`, `proxy_cache_purge`, beside nginx with those modules where they are installed.
 
-use crate::harness::{Backend, Site, compare_with_nginx};
+use crate::harness::{Backend, Reply, Site, compare_with_nginx};
 
 const ECHO: &str = "location /echo { echo -n one; echo two \"$arg_a b\"; echo; echo -- -n; }
     location /duplicate { echo_duplicate 3 \"ab$arg_a\"; echo_duplicate 1_000 x; }
@@ -120,6 +120,40 @@ fn substitutions_by_patterns_and_across_pieces() {
     let long: String = (0..30_000).map(|n| format!("{n} and World\n")).collect();
     std::fs::write(server.dir().join("html/fixed"), &long).unwrap();
     assert!(server.get("/fixed?a=earth").text() == long.replace("World", "[earth]"));
+}
+
+#[test]
+fn a_purge_reaches_all_variants_of_a_key() {
+    let backend = Backend::start(|seen| {
+        let language = seen.header("Accept-Language").unwrap_or("none");
+        let body = format!("in {language}");
+        let head = "HTTP/1.1 200 OK\r\nVary: Accept-Language\r\nCache-Control: max-age=60\r\nContent-Length:";
+        Reply::Keep(format!("{head} {}\r\n\r\n{body}", body.len()).into())
+    });
+    let server = Site::http(
+        "proxy_cache_path @DIR@/cache keys_zone=z:1m purger=on purger_files=2 purger_sleep=1ms purger_threshold=50ms;
+         map $request_method $purges { PURGE 1; default 0; }
+         server { listen 127.0.0.1:@PORT@; proxy_cache z; proxy_cache_key $uri; add_header X-Cache $upstream_cache_status;
+                  location / { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cache_purge $purges; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let ask = |method: &str, target: &str, language: &str| {
+        let request = format!("{method} {target} HTTP/1.1\r\nHost: a\r\nAccept-Language: {language}\r\n\r\n");
+        let answer = server.connect().send(request).response();
+        (answer.status, answer.header("X-Cache").unwrap_or_default().to_owned())
+    };
+    let all = [("/a", "de"), ("/a", "en"), ("/a", "fr"), ("/ab", "de")];
+    let state = |wanted: [&str; 4]| {
+        for ((target, language), wanted) in all.iter().zip(wanted) {
+            assert_eq!(ask("GET", target, language).1, wanted, "{target} {language}");
+        }
+    };
+    state(["MISS"; 4]);
+    state(["HIT"; 4]);
+    assert_eq!(ask("PURGE", "/a", "xx").0, 204);
+    state(["MISS", "MISS", "MISS", "HIT"]);
+    assert_eq!(ask("PURGE", "/nothing", "xx").0, 404);
 }
 
 #[test]

@@ -116,6 +116,24 @@ fn version(backend: &Backend) -> &'static str {
     if backend.seen()[0].line().ends_with("1.1") { "1.1" } else { "1.0" }
 }
 
+/// Long policies are written over several lines: nginx sends the breaks as they are.
+#[test]
+fn line_breaks_of_the_configuration_are_spaces() {
+    let backend = Backend::ok("hi");
+    let server = Site::server(
+        "location / { add_header X-Policy \"default-src 'self';\n   img-src *;\r\n\tscript-src $arg_a\n\"; more_set_headers 'X-More: one\n two';
+                      proxy_set_header X-Own \"a\n b\"; proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let answer = server.get("/?a=here");
+    assert_eq!(answer.status, 200);
+    assert_eq!(answer.header("x-policy"), Some("default-src 'self'; img-src *; script-src here"));
+    assert_eq!(answer.header("x-more"), Some("one two"));
+    assert_eq!(backend.seen()[0].header("x-own"), Some("a b"));
+    assert!(server.error_log().contains("line breaks in the value of a header of \"add_header\" are sent as spaces"));
+}
+
 /// What the API keeps may be any text; a header may not.
 #[test]
 fn values_of_a_keyval_zone_split_nothing() {

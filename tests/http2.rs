@@ -366,6 +366,19 @@ fn order_of_ends(server: &Server, more: Vec<Vec<u8>>) -> Vec<u32> {
     ends
 }
 
+/// What is known of an answer's urgency at its end counts: the origin's word, and for what it leaves out the client's.
+#[test]
+fn an_answer_says_itself_how_urgent_it_is() {
+    let server = Site::server("http2 on; location / { add_header Priority $arg_p; }")
+        .file("html/large", vec![b'x'; 8 << 20])
+        .start();
+    let ask = |stream: u32, path: &str| {
+        floods::frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, stream, &floods::block(path))
+    };
+    let asked = vec![ask(1, "/large?p=u=7"), ask(3, "/large?p=u=5"), ask(5, "/large?p=u=0")];
+    assert_eq!(order_of_ends(&server, asked), [5, 3, 1]);
+}
+
 #[test]
 fn what_is_urgent_comes_first() {
     let server = Site::server("http2 on; location / { }").file("html/large", vec![b'x'; 8 << 20]).start();

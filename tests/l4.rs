@@ -49,9 +49,7 @@ fn counted(stats: &str, name: &str) -> u64 {
 fn carries(v6: bool, mode: &str, more: &str, gateway: Gateway) {
     let Some(mut lab) = Lab::new(gateway) else { return };
     if mode == "ipip" || mode == "gue" {
-        for host in ["r1", "r2", "r3", "r4"] {
-            lab.table(host, &["decap", "eth0"]);
-        }
+        lab.open_tunnels();
     }
     let _balancer = lab.balance("lb1", &plan(v6, mode, more));
     let _servers = lab.serve(if v6 { 6 } else { 4 }, 80);

@@ -2,13 +2,16 @@
 
 Commands, each answered by a line of JSON: `open N HOST PORT` opens connections and keeps them; `talk` says a word on each and
 reports who answered, or how it failed; `big BYTES` has the first connection bring so much, `put BYTES` take so much;
-`udp N HOST PORT`; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback;
+`udp N HOST PORT [BYTES]` sends a datagram from each of N sockets, `refused HOST PORT` one to where nobody listens, `mix HOST PORT NxBYTES ...` many of
+some lengths from one socket; `http METHOD PORT PATH [JSON]` asks a server on this host's loopback;
 `rate N SECONDS HOST PORT` opens N connections a second and answers how many took a second or more;
 `flood SECONDS HOST PORT` sends SYNs of addresses that are nobody's (10.77.0.0/16) and answers how many; `close`.
 """
+import asyncio
 import http.client
 import json
 import random
+import resource
 import socket
 import struct
 import sys
@@ -16,42 +19,52 @@ import threading
 import time
 
 
+# linux/in.h and linux/in6.h
+IP_PKTINFO, IPV6_RECVPKTINFO, IPV6_PKTINFO = 8, 49, 50
+
+
 def serve(name, family, port):
     family = socket.AF_INET6 if family == "6" else socket.AF_INET
     any_host = "::" if family == socket.AF_INET6 else "0.0.0.0"
     threading.Thread(target=serve_udp, args=(name, family, any_host, port), daemon=True).start()
-    listener = socket.socket(family)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    listener.bind((any_host, port))
-    listener.listen(1024)
+    asyncio.run(serve_tcp(name, any_host, port))
+
+
+async def serve_tcp(name, host, port):
+    async def converse(reader, writer):
+        try:
+            writer.write(name.encode() + b"\n")
+            while line := await reader.readline():
+                words = line.split()
+                if words[0] == b"put":
+                    await reader.readexactly(int(words[1]))
+                writer.write(b"x" * int(words[1]) if words[0] == b"big" else name.encode() + b" " + line)
+                await writer.drain()
+        except (OSError, asyncio.IncompleteReadError) as problem:
+            print(type(problem).__name__, flush=True)
+        writer.close()
+
+    server = await asyncio.start_server(converse, host, port, backlog=1024)
     print("ready", flush=True)
-    while True:
-        connection, _ = listener.accept()
-        threading.Thread(target=converse, args=(name, connection), daemon=True).start()
+    await server.serve_forever()
 
 
 def serve_udp(name, family, host, port):
-    # Bound to no address, a socket would answer from another than was asked; so the local one is asked for.
+    """Echoes datagrams. An answer comes from the address that was asked: a server may have several."""
     sock = socket.socket(family, socket.SOCK_DGRAM)
+    sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 20)
+    if family == socket.AF_INET6:
+        sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        sock.setsockopt(socket.IPPROTO_IPV6, IPV6_RECVPKTINFO, 1)
+    else:
+        sock.setsockopt(socket.IPPROTO_IP, IP_PKTINFO, 1)
     sock.bind((host, port))
     while True:
-        data, client = sock.recvfrom(2048)
-        sock.sendto(name.encode() + b" " + data, client)
-
-
-def converse(name, connection):
-    stream = connection.makefile("rwb")
-    try:
-        stream.write(name.encode() + b"\n")
-        stream.flush()
-        for line in stream:
-            words = line.split()
-            if words[0] == b"put":
-                stream.read(int(words[1]))
-            stream.write(b"x" * int(words[1]) if words[0] == b"big" else name.encode() + b" " + line)
-            stream.flush()
-    except OSError as problem:
-        print(type(problem).__name__, flush=True)
+        data, said, _, client = sock.recvmsg(65536, 256)
+        level, kind, facts = said[0]
+        # To the interface that the route says: index 0.
+        facts = facts[:16] + bytes(4) if family == socket.AF_INET6 else bytes(4) + facts[8:12] + bytes(4)
+        sock.sendmsg([name.encode() + b" " + data], [(level, IPV6_PKTINFO if family == socket.AF_INET6 else kind, facts)], 0, client)
 
 
 def ask():
@@ -75,7 +88,12 @@ def ask():
         elif words[0] == "http":
             answer = attempt(lambda: ask_http(words[1], int(words[2]), words[3], line.split(" ", 4)[4:]))
         elif words[0] == "udp":
-            answer = [attempt(lambda: udp(words[2], int(words[3]))) for _ in range(int(words[1]))]
+            size = int(words[4]) if len(words) > 4 else 4
+            answer = [attempt(lambda: udp(words[2], int(words[3]), size)) for _ in range(int(words[1]))]
+        elif words[0] == "refused":
+            answer = attempt(lambda: udp(words[1], int(words[2]), 4))
+        elif words[0] == "mix":
+            answer = mix(words[1], int(words[2]), [[int(n) for n in word.split("x")] for word in words[3:]])
         else:
             for stream, connection in kept:
                 stream.close()
@@ -118,15 +136,17 @@ def put(stream, size):
 
 
 def at_rate(rate, seconds, host, port):
-    took, threads = [], []
+    took, threads, slow = [], [], []
 
     def one():
-        begun = time.monotonic()
+        at = time.monotonic()
         try:
             socket.create_connection((host, port), timeout=5).close()
-            took.append(time.monotonic() - begun)
+            took.append(time.monotonic() - at)
         except OSError:
             took.append(5)
+        if took[-1] >= 1:
+            slow.append(f"{at - begun:.2f}+{took[-1]:.2f}")
 
     begun = time.monotonic()
     while time.monotonic() - begun < seconds:
@@ -136,7 +156,7 @@ def at_rate(rate, seconds, host, port):
         time.sleep(max(0, begun + len(threads) / rate - time.monotonic()))
     for thread in threads:
         thread.join()
-    return {"all": len(took), "slow": sum(1 for t in took if t >= 1), "longest": max(took)}
+    return {"all": len(took), "slow": sum(1 for t in took if t >= 1), "longest": max(took), "when": slow}
 
 
 def flood(seconds, host, port):
@@ -173,14 +193,35 @@ def ask_http(method, port, path, body):
     return {"status": response.status, "body": text}
 
 
-def udp(host, port):
+def datagrams(host, port):
     sock = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET, socket.SOCK_DGRAM)
     sock.settimeout(3)
     sock.connect((host, port))
-    sock.send(b"word")
-    return sock.recv(2048).decode().split(" ")[0]
+    return sock
 
 
+def udp(host, port, size):
+    with datagrams(host, port) as sock:
+        word = b"w" * size
+        sock.send(word)
+        name, echo = sock.recv(65536).split(b" ", 1)
+        return name.decode() if echo == word else f"{len(echo)} bytes of {size}"
+
+
+def mix(host, port, wanted):
+    """Answers how many came back, which keeps the pace as well."""
+    order = [size for count, size in wanted for _ in range(count)]
+    random.shuffle(order)
+    back = 0
+    with datagrams(host, port) as sock:
+        for size in order:
+            sock.send(b"m" * size)
+            back += len(sock.recv(65536)) > size
+    return back
+
+
+_, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 if sys.argv[1] == "serve":
     serve(sys.argv[2], sys.argv[3], int(sys.argv[4]))
 else:

@@ -6,50 +6,61 @@ use crate::harness::wait;
 use serde_json::{Value, json};
 use std::collections::HashMap;
 
-const HTTP: &str =
+pub(crate) const HTTP: &str =
     "server { listen 127.0.0.1:8080; location /api { api write=on; } location /metrics { prometheus; } }";
 
 /// A `stream` block with one server before the four real ones.
-fn stream(servers: &str, more: &str) -> String {
+pub(crate) fn stream(servers: &str, more: &str) -> String {
     format!(
         "upstream web {{ zone web 64k; maglev; {servers} }}
          server {{ listen {SERVICE4}:80 xdp=nat; proxy_pass web; status_zone front; {more} }}"
     )
 }
 
-const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80; server 10.9.1.4:80;";
+pub(crate) const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10.9.1.3:80; server 10.9.1.4:80;";
 
 /// A balancer with this `stream` block, servers behind it, a client before it, and who asks its API.
-struct Site {
-    lab: Lab,
+pub(crate) struct Site {
+    pub(crate) lab: Lab,
     balancer: Inside,
     servers: Vec<Inside>,
-    client: Inside,
+    pub(crate) client: Inside,
     api: Inside,
 }
 
 fn site(text: &str) -> Option<Site> {
     let mut lab = Lab::new(Gateway::Balancer)?;
-    lab.configure("lb1", text, HTTP);
     let servers = lab.serve(4, 80);
+    Some(site_in(lab, servers, text))
+}
+
+/// The same in a lab that has its servers.
+pub(crate) fn site_in(mut lab: Lab, servers: Vec<Inside>, text: &str) -> Site {
+    lab.configure("lb1", text, HTTP);
     let balancer = lab.ironweir("lb1");
     let (client, api) = (lab.client(), lab.asker("lb1"));
     let mut site = Site { lab, balancer, servers, client, api };
-    assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"), "{}", site.kernel());
-    Some(site)
+    let mut kernel = Value::Null;
+    let all = wait(|| {
+        kernel = site.kernel();
+        let services = kernel["services"].as_array().cloned().unwrap_or_default();
+        !services.is_empty() && services.iter().all(|s| s["path"] == "kernel")
+    });
+    assert!(all, "{kernel} {}", site.lab.log("lb1"));
+    site
 }
 
 impl Site {
-    fn call(&mut self, method: &str, path: &str, body: Value) -> Value {
+    pub(crate) fn call(&mut self, method: &str, path: &str, body: Value) -> Value {
         let body = if body.is_null() { String::new() } else { body.to_string() };
         self.api.ask(&format!("http {method} 8080 {path} {body}"))
     }
 
-    fn get(&mut self, endpoint: &str) -> Value {
+    pub(crate) fn get(&mut self, endpoint: &str) -> Value {
         self.call("GET", &format!("/api/9/{endpoint}"), Value::Null)["body"].clone()
     }
 
-    fn kernel(&mut self) -> Value {
+    pub(crate) fn kernel(&mut self) -> Value {
         self.get("ironweir/l4")
     }
 
@@ -79,7 +90,7 @@ impl Site {
     }
 }
 
-fn spread(names: &[String]) -> HashMap<&str, usize> {
+pub(crate) fn spread(names: &[String]) -> HashMap<&str, usize> {
     let mut count = HashMap::new();
     for name in names {
         *count.entry(name.as_str()).or_default() += 1;
@@ -87,7 +98,7 @@ fn spread(names: &[String]) -> HashMap<&str, usize> {
     count
 }
 
-fn never(name: &'static str) -> impl Fn(&[String]) -> bool {
+pub(crate) fn never(name: &'static str) -> impl Fn(&[String]) -> bool {
     move |names| names.iter().all(|n| n.starts_with('r') && n != name)
 }
 
@@ -318,6 +329,9 @@ fn a_server_that_stops_is_avoided_before_clients_notice() {
     }
     let _balancer = lab.ironweir("lb1");
     let (mut client, mut api) = (lab.client(), lab.asker("lb1"));
+    // Until the program is there the ordinary proxy serves, which knows nothing of queues.
+    let path = |api: &mut Inside| api.ask("http GET 8080 /api/9/ironweir/l4")["body"]["services"][0]["path"].clone();
+    assert!(wait(|| path(&mut api) == "kernel"), "{}", lab.log("lb1"));
     assert!(wait(|| client.names(&format!("open 8 {SERVICE4} 80")).iter().all(|n| n.starts_with('r'))));
     client.ask("close");
     // Its worker stops for two seconds, with all its threads; the kernel goes on to fill its accept queue.
@@ -336,8 +350,8 @@ fn a_server_that_stops_is_avoided_before_clients_notice() {
     let took = client.hear();
     println!("{took}");
     let (all, slow) = (took["all"].as_u64().unwrap(), took["slow"].as_u64().unwrap());
-    // On a quiet machine it is at most one in a hundred; round robin would be 25.
-    assert!(all >= 600 && slow * 33 <= all, "{slow} of {all} took a second or more");
+    // Round robin would be 25 in a hundred.
+    assert!(all >= 600 && slow * 100 <= all, "{slow} of {all} took a second or more");
 }
 
 #[test]

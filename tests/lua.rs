@@ -193,7 +193,8 @@ fn texts_and_digests() {
     assert_eq!(lines[2], "qvTGHdzF6KLavt4PO0gs2a6pQ00= lPxqL36JuBls904QeajBHrZ5pVI='a\\'b'");
     assert_eq!(lines[3], "Thu, 18 Nov 2010 11:27:35 GMT|1290079655|Thu, 18-Nov-10 11:27:35 GMT");
     assert_eq!(lines[4], "truetrue101919");
-    assert_eq!(lines[5], "bad argument #1 to 'encode_args' (table expected, got number)");
+    // As of a function in C: what `pcall` calls has no name.
+    assert_eq!(lines[5], "bad argument #1 to '?' (table expected, got number)");
 }
 
 #[test]
@@ -293,7 +294,8 @@ fn what_waits_lets_others_go_on() {
     assert_eq!(lines[0], "1 true2x");
     assert_eq!(lines[1], "3 true6x");
     assert_eq!(lines[2], "1 nilalready waited or killed");
-    assert!(lines[3].starts_with("false content_by_lua(") && lines[3].ends_with(": oops"), "{}", lines[3]);
+    // As in OpenResty, whoever waits gets the argument of `error`, without the place.
+    assert_eq!(lines[3], "false oops");
     assert_eq!(lines[4], "from within");
     assert_eq!(lines[5], "true niltimeout");
     server.wait_for("logs/error.log", "lua user thread aborted: runtime error: content_by_lua(nginx.conf:");
@@ -388,7 +390,7 @@ fn a_syntax_error_is_the_configuration_s() {
     let (status, said) = Site::server("location / { content_by_lua_block { ngx.say( } }").check();
     assert!(!status.success());
     assert!(said.contains("failed to load inlined Lua code: content_by_lua(nginx.conf:"), "{said}");
-    let (status, said) = Site::http("lua_capture_error_log 1m;").check();
+    let (status, said) = Site::http("lua_worker_thread_vm_pool_size 1;").check();
     assert!(!status.success() && said.contains("not built yet"), "{said}");
 }
 

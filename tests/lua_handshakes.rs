@@ -72,7 +72,13 @@ fn what_is_wrong_with_a_pair_is_told() {
         tell("cleared", ssl.clear_certs())
         tell("chain", ssl.set_cert(ssl.parse_pem_cert(read("localhost.crt"))))
         tell("not its key", ssl.set_priv_key(ssl.parse_pem_priv_key(read("other.key"))))
-        tell("verify", ssl.verify_client()) "##;
+        tell("verify", ssl.verify_client())
+        local ocsp, pem = require "ngx.ocsp", ssl.cert_pem_to_der(read("localhost.crt"))
+        tell("ocsp", ocsp.create_ocsp_request(pem))
+        tell("no responder", ocsp.get_ocsp_responder_from_der_chain(pem .. pem))
+        tell("question", #(ocsp.create_ocsp_request(pem .. pem)) > 40)
+        tell("large", ocsp.create_ocsp_request(pem .. pem, 10))
+        tell("no answer", ocsp.validate_ocsp_response("nothing", pem .. pem)) "##;
     let server = secure(&format!("ssl_certificate_by_lua_block {{ {program} }}")).start();
     assert!(Setup::new().try_connect(server.port, "localhost").is_err(), "no certificate is left");
     let log = server.error_log();
@@ -84,6 +90,11 @@ fn what_is_wrong_with_a_pair_is_told() {
         "chain: true nil",
         "not its key: nil SSL_use_PrivateKey() failed",
         "verify: nil ngx.ssl.verify_client is not supported",
+        "ocsp: nil no issuer certificate in chain",
+        "no responder: nil nil",
+        "question: true nil",
+        "large: nil output buffer too small: ",
+        "no answer: nil d2i_OCSP_RESPONSE() failed",
     ] {
         assert!(log.contains(line), "{line} in {log}");
     }
@@ -170,11 +181,50 @@ fn a_program_takes_part_in_handshakes_with_peers() {
 }
 
 #[test]
-fn sessions_of_clients_are_refused_with_the_reason() {
-    let text = "server { listen 127.0.0.1:@PORT@; } ssl_session_store_by_lua_block { }";
+fn sessions_are_of_all_servers() {
+    let text = "server { listen 127.0.0.1:@PORT@; ssl_session_store_by_lua_block { } }";
     let (status, said) = Site::http(text).check();
     assert!(
-        !status.success() && said.contains("\"ssl_session_store_by_lua_block\" is not supported: the TLS library"),
+        !status.success() && said.contains("\"ssl_session_store_by_lua_block\" directive is not allowed here"),
         "{said}"
     );
+}
+
+/// Sessions of TLS 1.2 are where the programs keep them: in a dictionary that knows nothing of TLS, by the client's number.
+#[test]
+fn programs_keep_sessions() {
+    if !has_tools() {
+        return;
+    }
+    let server = Site::http(
+        r##"lua_shared_dict sessions 1m;
+        ssl_session_fetch_by_lua_block {
+          local session = require "ngx.ssl.session"
+          ngx.sleep(0.01)
+          local kept = ngx.shared.sessions:get(assert(session.get_session_id()))
+          ngx.log(ngx.WARN, "fetch ", kept and "known" or "unknown", " in ", ngx.get_phase(), " ", select(2, session.set_serialized_session("x")))
+          if kept then assert(session.set_serialized_session(kept)) end
+        }
+        ssl_session_store_by_lua_block {
+          local session = require "ngx.ssl.session"
+          ngx.shared.sessions:set(session.get_session_id(), assert(session.get_serialized_session()))
+          ngx.log(ngx.WARN, "store ", #session.get_session_id(), " in ", ngx.get_phase(), " ", pcall(ngx.sleep, 0.1))
+        }
+        server { listen 127.0.0.1:@PORT@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+          ssl_session_tickets off; location / { return 200 "$ssl_session_reused"; } }"##,
+    )
+    .certificate("localhost")
+    .start();
+    let setup = Setup::tls12();
+    let get = || setup.connect(server.port, "localhost").get("/", "localhost").1;
+    assert_eq!((get(), get()), (".".to_owned(), "r".to_owned()));
+    let log = server.error_log();
+    assert!(
+        log.contains("store 64 in ssl_session_store falseAPI disabled in the context of ssl_session_store_by_lua*"),
+        "{log}"
+    );
+    assert!(log.contains("fetch known in ssl_session_fetch d2i_SSL_SESSION() failed"), "{log}");
+    // Later versions have no sessions that could be looked for.
+    assert_eq!(Setup::new().connect(server.port, "localhost").get("/", "localhost").1, ".");
+    assert_eq!(server.error_log().matches("store 64").count(), 1);
 }

@@ -394,7 +394,7 @@ fn what_rules_found_is_counted() {
 // The Core Rule Set.
 
 /// Its folder in Go's cache; nothing, said aloud, where it is not.
-fn core_rule_set() -> Option<PathBuf> {
+pub fn core_rule_set() -> Option<PathBuf> {
     let cache = std::env::var_os("GOMODCACHE").map(PathBuf::from);
     let home = std::env::var_os("HOME").map(|h| Path::new(&h).join("go/pkg/mod"));
     let found = [cache, home].into_iter().flatten();
@@ -405,7 +405,7 @@ fn core_rule_set() -> Option<PathBuf> {
     found
 }
 
-const ATTACKS: [&str; 14] = [
+pub const ATTACKS: [&str; 14] = [
     "/?id=1'+OR+'1'='1",
     "/?id=1+UNION+SELECT+user,password+FROM+users--",
     "/?q=%3Cscript%3Ealert(1)%3C/script%3E",
@@ -422,7 +422,7 @@ const ATTACKS: [&str; 14] = [
     "/?x=%3Csvg/onload=fetch(%27//198.51.100.1/%27)%3E",
 ];
 
-const BENIGN: [&str; 14] = [
+pub const BENIGN: [&str; 14] = [
     "/",
     "/products/list?category=shoes&page=2&sort=price_asc",
     "/search?q=how+to+tie+a+tie",

@@ -659,3 +659,41 @@ fn pahos_clients() {
     let out = Command::new(python).arg(here.join("mqtt_paho.py")).args([mqtt, http]).output().unwrap();
     assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr));
 }
+
+/// Others are asked about messages and told of subscriptions, as of those of HTTP.
+#[test]
+fn hooks_hear_of_clients_of_mqtt() {
+    let backend = Backend::start(|request| match request.line().contains("/filter/") {
+        true if request.body == b"bad" => Reply::Keep(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_vec()),
+        true if request.body == b"same" => Reply::Keep(b"HTTP/1.1 304 Not Modified\r\n\r\n".to_vec()),
+        true => Reply::ok("changed"),
+        false => Reply::ok(""),
+    });
+    let text = CONF.replace(
+        "location = /mqtt { nchan_mqtt; @HERE@ }",
+        "location = /mqtt { nchan_mqtt; nchan_publisher_upstream_request /filter; nchan_subscribe_request /on; nchan_unsubscribe_request /off;
+             nchan_channel_events_channel_id events; nchan_channel_event_string \"$nchan_channel_event $nchan_channel_id\"; }
+         location = /filter { internal; proxy_pass http://127.0.0.1:@BACKEND@/filter/$nchan_channel_id; }
+         location = /on { internal; proxy_pass http://127.0.0.1:@BACKEND@/on/$nchan_channel_id; }
+         location = /off { internal; proxy_pass http://127.0.0.1:@BACKEND@/off/$nchan_channel_id; }",
+    );
+    let broker = broker_of(&text, "", |site| site.set("BACKEND", backend.port));
+    let mut client = broker.connect(&Connect::five("c"));
+    assert_eq!((client.subscribe("one", 0), client.subscribe("two", 0)), (0, 0));
+    for (said, heard) in [("other", "changed"), ("same", "same")] {
+        client.publish(0x32, "one", 1, said);
+        assert_eq!(client.packet(), (0x40, vec![0, 1]));
+        assert_eq!(client.message(), format!("30 one {heard}"));
+    }
+    client.publish(0x32, "one", 2, "bad");
+    assert_eq!(client.packet(), (0x40, vec![0, 2, 0x87]));
+    client.send(&packet(0xa2, b"\0\x07\0\0\x03two"));
+    assert_eq!(client.packet(), (0xb0, vec![0, 7, 0, 0]));
+    drop(client);
+    let lines =
+        || -> Vec<String> { backend.seen().iter().map(|r| r.line().split(' ').nth(1).unwrap().to_owned()).collect() };
+    assert!(wait(|| lines().iter().any(|line| line == "/off/one")), "{:?}", lines());
+    let mut all = lines();
+    all.sort_unstable();
+    assert_eq!(all, ["/filter/one", "/filter/one", "/filter/one", "/off/one", "/off/two", "/on/one", "/on/two"]);
+}

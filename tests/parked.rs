@@ -1,7 +1,10 @@
 //! Connections that are parked: more of them than descriptors, and nobody sees a difference.
 
-use crate::harness::{Client, Json, Server, Site, wait};
+use crate::harness::{Client, Json, Port, Server, Site, wait};
 use rustix::process::Signal;
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 const CHANNELS: &str = r#"
@@ -204,6 +207,162 @@ fn kept_connections_are_parked_when_there_are_many() {
 }
 
 #[test]
+fn of_many_kept_connections_those_idle_for_long_are_parked() {
+    const COUNT: usize = 2000;
+    let server = site(
+        "",
+        "worker_connections 4000;",
+        &format!("keepalive_requests 1000000; {CHANNELS} location / {{ return 200 ok; }}"),
+    );
+    let mut all: Vec<_> = (0..COUNT).map(|_| server.connect()).collect();
+    let mut ask = |from: usize| {
+        for client in &mut all[from..] {
+            client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert_eq!(client.response().text(), "ok");
+        }
+    };
+    ask(0);
+    if !until_parked(&server, "kept", 0) {
+        return;
+    }
+    // As many as leave some 1,000 with tasks. Who asks again within some seconds is not among them.
+    assert!(wait(|| {
+        ask(COUNT - 10);
+        memory(&server).number("connections.parked.kept.count") >= (COUNT - 1030) as f64
+    }));
+    let each = memory(&server).number("each.user_bytes_parked");
+    println!("{each} B each");
+    assert!(each <= 300.0, "{}", memory(&server).0);
+    ask(0);
+}
+
+const SWITCH: &[u8] = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: x\r\nConnection: Upgrade\r\n\r\n";
+
+/// A peer that agrees to an upgrade and says everything back. `!` it says by itself, to all, when it is told to.
+fn echo() -> (u16, std::sync::mpsc::Sender<()>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (tell, told) = std::sync::mpsc::channel();
+    let all = Arc::new(Mutex::new(Vec::<TcpStream>::new()));
+    let known = all.clone();
+    std::thread::spawn(move || {
+        while told.recv().is_ok() {
+            known.lock().unwrap().iter().for_each(|mut stream| stream.write_all(b"!").unwrap());
+        }
+    });
+    std::thread::spawn(move || {
+        for stream in listener.incoming().map_while(Result::ok) {
+            all.lock().unwrap().push(stream.try_clone().unwrap());
+            std::thread::spawn(move || {
+                let (mut stream, mut buffer, mut has_head) = (stream, [0; 4096], false);
+                while let Ok(n @ 1..) = stream.read(&mut buffer) {
+                    let answer = if has_head { &buffer[..n] } else { SWITCH };
+                    has_head = true;
+                    stream.write_all(answer).unwrap();
+                }
+                let _ = stream.shutdown(Shutdown::Both);
+            });
+        }
+    });
+    (port, tell)
+}
+
+#[test]
+fn tunnels_are_parked_on_both_sides() {
+    const COUNT: usize = 50;
+    let (peer, tell) = echo();
+    let proxy = format!(
+        "access_log @DIR@/logs/all.log all; {CHANNELS} location /ws {{ proxy_pass http://127.0.0.1:{peer}; proxy_http_version 1.1;
+         proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }}
+         location /short {{ proxy_pass http://127.0.0.1:{peer}; proxy_read_timeout 4s; proxy_http_version 1.1;
+         proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }}"
+    );
+    let server = site("worker_rlimit_nofile 200;", "", &proxy);
+    let upgrade = "Upgrade: x\r\nConnection: upgrade\r\n";
+    let mut all: Vec<_> = (0..20).map(|_| open(&server, "/ws", upgrade)).collect();
+    if !until_parked(&server, "tunnel", 20) {
+        return;
+    }
+    // Each takes two descriptors while it is opened.
+    all.extend((20..COUNT).map(|_| open(&server, "/ws", upgrade)));
+    assert!(until_parked(&server, "tunnel", COUNT));
+    let each = memory(&server).number("connections.parked.tunnel.user_bytes") / COUNT as f64;
+    println!("{each} B each");
+    assert!(memory(&server).number("process.descriptors") < 100.0);
+    for client in &mut all {
+        client.send("hello");
+        assert_eq!(client.take(5), b"hello");
+    }
+    assert!(until_parked(&server, "tunnel", COUNT));
+    tell.send(()).unwrap();
+    all.iter_mut().for_each(|client| assert_eq!(client.take(1), b"!"));
+    assert!(until_parked(&server, "tunnel", COUNT));
+    let kept = all.pop();
+    drop(all);
+    assert!(until_parked(&server, "tunnel", 1));
+    drop(kept);
+    assert!(until_parked(&server, "tunnel", 0));
+    assert!(wait(|| server.read("logs/all.log").matches("\"GET /ws HTTP/1.1\" 101").count() == COUNT));
+    let mut short = open(&server, "/short", upgrade);
+    assert!(until_parked(&server, "tunnel", 1));
+    assert!(short.is_closed());
+    assert!(server.error_log().contains("upstream timed out"), "{}", server.error_log());
+}
+
+#[test]
+fn clients_of_mqtt_are_parked() {
+    const COUNT: usize = 300;
+    let mqtt = Port::reserve();
+    let text = format!(
+        "worker_rlimit_nofile 120; events {{ worker_connections 500; }} http {{ access_log off;
+         server {{ listen 127.0.0.1:@PORT@; nchan_channel_group g; {CHANNELS} }}
+         server {{ listen 127.0.0.1:{} mqtt; nchan_channel_group g; location = /mqtt {{ nchan_mqtt; }} }} }}",
+        mqtt.number
+    );
+    let server = Site::whole(&text).start();
+    let open = |number: usize, keep_alive: u8| {
+        let mut client = Client::connect(mqtt.number);
+        let id = format!("{number:04}");
+        client.send([&b"\x10\x10\0\x04MQTT\x04\x02\0"[..], &[keep_alive], b"\0\x04", id.as_bytes()].concat());
+        assert_eq!(client.take(4), [0x20, 2, 0, 0]);
+        client.send(b"\x82\x06\0\x01\0\x01a\0");
+        assert_eq!(client.take(5), [0x90, 3, 0, 1, 0]);
+        client
+    };
+    let mut all = vec![open(0, 0)];
+    if !until_parked(&server, "mqtt", 1) {
+        return;
+    }
+    all.extend((1..COUNT).map(|number| open(number, 0)));
+    assert!(until_parked(&server, "mqtt", COUNT));
+    println!("{} B each", memory(&server).number("connections.parked.mqtt.user_bytes") / COUNT as f64);
+    assert!(memory(&server).number("process.descriptors") < 60.0);
+    for text in ["first", "other"] {
+        say(&server, "a", text);
+        for client in &mut all {
+            assert_eq!(client.take(10), [b"\x30\x08\0\x01a", text.as_bytes()].concat());
+        }
+    }
+    // What one says, by the protocol, is heard by all.
+    all[5].send(b"\xc0\0");
+    assert_eq!(all[5].take(2), b"\xd0\0");
+    all[7].send(b"\x32\x06\0\x01a\0\x09x");
+    for (number, client) in all.iter_mut().enumerate() {
+        let ack = if number == 7 { &b"\x40\x02\0\x09"[..] } else { b"" };
+        let both = [ack, b"\x30\x04\0\x01ax"].concat();
+        assert_eq!(client.take(both.len()), both);
+    }
+    // Another connection takes a session over from where that is parked.
+    let other = open(3, 0);
+    assert!(all[3].is_closed());
+    // Who says nothing for too long is gone.
+    let mut silent = open(9999, 1);
+    assert!(silent.is_closed());
+    drop((all, other));
+    assert!(until_parked(&server, "mqtt", 0));
+}
+
+#[test]
 fn a_shutdown_says_goodbye_to_all_that_are_parked() {
     let server = site("", "", CHANNELS);
     let mut all: Vec<_> = (0..300).map(|_| open(&server, "/sub?id=a", UPGRADE)).collect();
@@ -250,4 +409,50 @@ fn where_io_uring_is_forbidden_it_is_said_how_many_can_be_held() {
         assert!(said.contains(part), "{said}");
     }
     assert!(!check("return 200;").contains("io_uring"));
+}
+
+/// A message that is compressed once goes so to all who agreed on it, from where they stand; and one that a client compresses is understood.
+#[test]
+fn messages_are_compressed_for_who_wants_that() {
+    let here = "location /zip { nchan_publisher; nchan_channel_id z; nchan_deflate_message_for_websocket on; }
+        location /both { nchan_pubsub; nchan_channel_id z; nchan_subscriber_first_message newest; }
+        location /ears { nchan_subscriber; nchan_channel_id z; nchan_subscriber_first_message newest; }";
+    let server = site("", "", &format!("{CHANNELS} {here}"));
+    let offer = format!("{UPGRADE}Sec-WebSocket-Extensions: permessage-deflate; client_max_window_bits\r\n");
+    let mut zip = ask(&server, "/both", &offer);
+    let head = until(&mut zip, "\r\n\r\n");
+    let agreed =
+        "Sec-WebSocket-Extensions: permessage-deflate; server_no_context_takeover; client_no_context_takeover\r\n";
+    assert!(head.contains(agreed), "{head}");
+    let mut plain = ask(&server, "/ears", UPGRADE);
+    assert!(!until(&mut plain, "\r\n\r\n").contains("deflate"));
+    assert!(wait(|| server.get("/pub?id=z").text().contains("active subscribers: 2")));
+    let text = "hello ".repeat(100);
+    let mut publisher = server.connect();
+    publisher.send(format!("POST /zip HTTP/1.1\r\nHost: a\r\nContent-Length: 600\r\n\r\n{text}"));
+    assert_eq!(publisher.response().status, 201);
+    assert_eq!(plain.take(604)[4..], *text.as_bytes());
+    let head = zip.take(2);
+    assert!(head[0] == 0xc1 && head[1] < 50, "a compressed text: {head:?}");
+    let mut deflated = zip.take(head[1].into());
+    deflated.extend([0, 0, 0xff, 0xff]);
+    let mut inflated = Vec::with_capacity(1000);
+    let mut inflater = flate2::Decompress::new(false);
+    inflater.decompress_vec(&deflated, &mut inflated, flate2::FlushDecompress::Sync).unwrap();
+    assert_eq!(inflated, text.as_bytes());
+    // RFC 7692 section 7.2.3.1. What comes back is not compressed: this location does not say so.
+    zip.send(b"\xc1\x87\0\0\0\0\xf2\x48\xcd\xc9\xc9\x07\x00");
+    for client in [&mut zip, &mut plain] {
+        assert_eq!(client.take(7), b"\x81\x05Hello");
+    }
+    // Who did not agree on it may not.
+    plain.send(b"\xc1\x87\0\0\0\0\xf2\x48\xcd\xc9\xc9\x07\x00");
+    assert_eq!(plain.take(4), [0x88, 17, 0x03, 0xea]);
+    // Little that becomes much is not taken.
+    let mut bomb = flate2::Compress::new(flate2::Compression::best(), false);
+    let mut small = Vec::with_capacity(100_000);
+    bomb.compress_vec(&vec![0; 8_000_000], &mut small, flate2::FlushCompress::Sync).unwrap();
+    small.truncate(small.len() - 4);
+    zip.send([&[0xc2, 0xfe], &(small.len() as u16).to_be_bytes()[..], &[0; 4], &small].concat());
+    assert_eq!(zip.take(4), [0x88, 18, 0x03, 0xf1]);
 }

@@ -17,16 +17,16 @@ const LOCATIONS: &str = "
     location = /stub { nchan_stub_status; }";
 
 /// A Redis with a directory of its own, which can be started again where it was.
-struct Redis {
+pub struct Redis {
     child: Option<Child>,
     folder: Folder,
-    port: Port,
+    pub port: Port,
     more: Vec<String>,
 }
 
 impl Redis {
     /// None, said aloud: it is not installed.
-    fn start(more: &[&str]) -> Option<Redis> {
+    pub fn start(more: &[&str]) -> Option<Redis> {
         let more = more.iter().map(|word| (*word).to_owned()).collect();
         let mut redis = Redis { child: None, folder: Folder::new(), port: Port::reserve(), more };
         if redis.run() {
@@ -67,14 +67,15 @@ impl Drop for Redis {
 }
 
 /// What stands between a server and its Redis, and can be cut.
-struct Wire {
-    port: u16,
+pub struct Wire {
+    /// Where it takes connections.
+    pub port: u16,
     is_cut: Arc<AtomicBool>,
     open: Arc<Mutex<Vec<TcpStream>>>,
 }
 
 impl Wire {
-    fn to(port: u16) -> Wire {
+    pub fn to(port: u16) -> Wire {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let wire = Wire { port: listener.local_addr().unwrap().port(), is_cut: Arc::default(), open: Arc::default() };
         let (is_cut, open) = (wire.is_cut.clone(), wire.open.clone());
@@ -103,12 +104,12 @@ impl Wire {
         wire
     }
 
-    fn cut(&self) {
+    pub fn cut(&self) {
         self.is_cut.store(true, Relaxed);
         self.open.lock().unwrap().drain(..).for_each(|s| drop(s.shutdown(Shutdown::Both)));
     }
 
-    fn mend(&self) {
+    pub fn mend(&self) {
         self.is_cut.store(false, Relaxed);
     }
 }

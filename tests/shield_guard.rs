@@ -443,3 +443,21 @@ fn bans_hold_without_the_kernel() {
     server.wait_for("logs/error.log", "bans hold where connections are accepted");
     assert_eq!(server.error_log().matches("takes no address").count(), 1);
 }
+
+#[test]
+fn a_ban_without_a_time_lasts_as_long_as_the_row_says() {
+    // The row stands behind the limit that it is for.
+    for (rows, seconds) in [
+        ("limit $arg_a 1r/m ban; ban 2h;", 7200),
+        ("limit $arg_a 1r/m ban; ban unanswered=9;", 600),
+        ("limit $arg_a 1r/m ban=1m; ban 2h;", 60),
+    ] {
+        let server = site(rows, "").start();
+        for _ in 0..2 {
+            let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, 60), server.port);
+            let _ = stream.write_all(b"GET /?a=1 HTTP/1.0\r\nHost: a\r\n\r\n");
+            let _ = stream.read_to_end(&mut Vec::new());
+        }
+        server.wait_for("logs/error.log", &format!("127.0.0.60 is banned for {seconds} s"));
+    }
+}

@@ -51,7 +51,7 @@ fn the_dead_man_sets_everything_back() {
     let folder = Folder::new();
     // At the end of whoever changed it, and after a silence though that one is still there.
     let script = r#"cd /proc/sys/net/ipv4
-        order='{"values":[["net.ipv4.tcp_fin_timeout","60"]],"patience_ms":400}'
+        order='{"order":[["net.ipv4.tcp_fin_timeout","60"]],"patience_ms":400}'
         echo 15 > tcp_fin_timeout
         echo "$order" | "$IRONWEIR" tune --guard || exit 1
         [ "$(cat tcp_fin_timeout)" = 60 ] || exit 2
@@ -80,7 +80,7 @@ fn a_live_proof_that_is_killed_leaves_nothing_behind() {
         at 15 || { cat tune.log; exit 2; }
         kill -9 $tune
         at 60; back=$?
-        "$IRONWEIR" tune --prove --live --step 200ms --pairs 7 --json net.ipv4.tcp_fin_timeout=15 > tune.json 2> tune.log; proved=$?
+        timeout 100 "$IRONWEIR" tune --prove --live --step 200ms --pairs 7 --json net.ipv4.tcp_fin_timeout=15 > tune.json 2> tune.log; proved=$?
         [ "$(cat /proc/sys/net/ipv4/tcp_fin_timeout)" = 60 ] || back=5
         kill $load $server; wait
         [ $back = 0 ] || exit 3

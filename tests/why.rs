@@ -1,6 +1,6 @@
 //! Where the time of requests goes (`/ironweir/time`), and what `ironweir why` makes of it.
 
-use crate::harness::{Backend, Folder, Program, Reply, Server, Setup, Site};
+use crate::harness::{Backend, Folder, Program, Reply, Server, Setup, Site, wait};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::io::{Read, Write};
@@ -144,6 +144,37 @@ fn each_wait_shows_in_its_part() {
     });
     let others = grows(&server, "first_byte", || drop(server.get("/ok")));
     assert_eq!(others, 0, "a request without a peer waits for none");
+}
+
+#[test]
+fn a_log_that_takes_its_time_shows() {
+    let site = Site::server(
+        "access_log off; location /api { api; } location /logged { access_log @DIR@/slow.log; return 200 ok; }",
+    );
+    let path = site.path().join("slow.log");
+    assert!(Command::new("mkfifo").arg(&path).status().unwrap().success());
+    // Open both ways: whoever opens it to write waits for nobody.
+    let mut pipe = std::fs::OpenOptions::new().read(true).write(true).open(&path).unwrap();
+    // As small as it can be, and full: a line is written when somebody reads.
+    let size = rustix::pipe::fcntl_setpipe_size(&pipe, 4_096).unwrap();
+    pipe.write_all(&vec![b'x'; size]).unwrap();
+    let server = site.start();
+    let written = || -> u64 {
+        let said: Value = serde_json::from_str(&server.get("/api/9/ironweir/time").text()).unwrap();
+        said["log_writes"]["us"].as_u64().unwrap()
+    };
+    let before = written();
+    thread::scope(|scope| {
+        assert_eq!(server.get("/logged").text(), "ok");
+        scope.spawn(|| {
+            // The line is written up to some milliseconds after its answer: the pause begins before.
+            pause();
+            pause();
+            pipe.read_exact(&mut vec![0; size]).unwrap();
+        });
+        // Asked before the line is written, the server does not know yet.
+        assert!(wait(|| written() - before >= SEEN_US), "log: {} us", written() - before);
+    });
 }
 
 /// Runs `ironweir why --json`.

@@ -268,7 +268,37 @@ function showLimits(all) {
   show("limits", ...(list.length ? [table(columns, list)] : []));
 }
 
-/** Guards with what they did, who talks most, bans, and upstreams whose load is limited. */
+const refusalColumns = [
+  ["refused request", (r) => element("span", { class: "soft" }, r.id)],
+  ["when", (r) => new Date(r.time).toLocaleTimeString()],
+  ["client", (r) => r.client],
+  ["request", (r) => r.request],
+  ["status", (r) => String(r.status), true],
+  ["why", (r) => r.why],
+];
+
+/** Asks why a request was refused, by the id that its page has shown. It outlives looks, so that what is typed and found stays. */
+const whyRefused = (() => {
+  const found = element("div", {});
+  const input = element("input", { "data-key": "refusal", placeholder: "id of a refused request", "aria-label": "id of a refused request", size: 34 });
+  input.addEventListener("input", () => (input.dataset.touched = "true"));
+  input.addEventListener("blur", () => delete input.dataset.touched);
+  const form = element("form", {}, input, element("button", {}, "Why?"));
+  form.addEventListener("submit", async (event) => {
+    event.preventDefault();
+    const id = input.value.trim();
+    if (!id) return;
+    try {
+      const refusal = await ask(`ironweir/refusals/${encodeURIComponent(id)}`);
+      found.replaceChildren(refusal ? table(refusalColumns, [refusal]) : element("p", { class: "soft" }, "Not among the last refusals: look for it in the audit log and the error log."));
+    } catch (error) {
+      found.replaceChildren(element("p", { class: "soft" }, String(error.message)));
+    }
+  });
+  return element("div", { id: "why-refused" }, form, found);
+})();
+
+/** Guards with what they did, who talks most, rules that match most, what was refused and why, bans, and upstreams whose load is limited. */
 function showShield(all) {
   const blocks = [];
   const of = (guard, what) => rate(before, all, (look) => look.guards?.[guard.name]?.[what]);
@@ -286,6 +316,14 @@ function showShield(all) {
       if (list.length) blocks.push(table([[title, (r) => r.name], ["guard", (r) => r.guard], [kind === "limits" ? "requests" : "weight", (r) => count(r.n), true]], list));
     }
   }
+  const rules = Object.entries(all.rules?.rules ?? {}).filter(([, n]) => n > 0).sort((a, b) => b[1] - a[1]).slice(0, 10);
+  if (rules.length) blocks.push(table([
+    ["top rule", ([id]) => id],
+    ["matches/s", ([id]) => perSecond(rate(before, all, (look) => look.rules?.rules?.[id])), true],
+    ["matches", ([, n]) => count(n), true],
+  ], rules));
+  const refusals = all.refusals ?? [];
+  if (refusals.length) blocks.push(whyRefused, table(refusalColumns, refusals.slice(0, 10)));
   const bans = named(all.bans).slice(0, 50);
   if (bans.length) blocks.push(table([["banned address", (b) => b.name], ["why", (b) => b.reason], ["left", (b) => duration(b.seconds_left * 1000), true]], bans));
   const groups = named(all.shed?.upstreams);

@@ -25,7 +25,8 @@ async function change(method, endpoint, body) {
 
 const ENDPOINTS = {
   totals: "ironweir/totals", latency: "ironweir/latency", threads: "ironweir/threads", listeners: "ironweir/listeners",
-  guards: "ironweir/guards", bans: "ironweir/bans", shed: "ironweir/shed",
+  guards: "ironweir/guards", bans: "ironweir/bans", shed: "ironweir/shed", rules: "ironweir/modsecurity",
+  refusals: "ironweir/refusals",
   why: "ironweir/why", memory: "ironweir/memory", certificates: "ironweir/certificates", l4: "ironweir/l4", connections: "connections", ssl: "ssl",
   requestLimits: "http/limit_reqs", connectionLimits: "http/limit_conns", streamLimits: "stream/limit_conns",
   streams: "stream/server_zones", servers: "http/server_zones", locations: "http/location_zones", caches: "http/caches",

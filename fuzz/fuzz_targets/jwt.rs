@@ -8,4 +8,9 @@ fuzz_target!(|text: &[u8]| {
         assert!(text.starts_with(token.signed));
         assert!(token.header.len() + token.payload.len() + token.signature.len() < text.len());
     }
+    if let Ok(token) = wire::jwt::parse_encrypted(text) {
+        assert!(text.starts_with(token.protected));
+        let parts = [&token.header, &token.key, &token.iv, &token.content, &token.tag];
+        assert!(parts.iter().map(|part| part.len()).sum::<usize>() < text.len());
+    }
 });

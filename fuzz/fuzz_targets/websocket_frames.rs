@@ -15,4 +15,5 @@ fuzz_target!(|data: &[u8]| {
         rest = &rest[whole..];
     }
     let _ = websocket::read(data);
+    let _ = wire::permessage_deflate::agree([data], 10);
 });

@@ -19,6 +19,7 @@ class Case:
     proxied: bool = False
     logged: bool = False
     without: tuple = ()  # servers that cannot do this
+    headers: tuple = ()  # lines of the request besides its own
 
 
 CASES = {case.name: case for case in [

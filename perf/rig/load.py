@@ -68,6 +68,8 @@ def run(server, case, seconds, folder, server_cpu, load_cpu):
     command = ["wrk", "-t1", f"-c{case.connections}", f"-d{seconds}s", "-s", str(script)]
     if case.close:
         command += ["-H", "Connection: close"]
+    for line in case.headers:
+        command += ["-H", line]
     command.append(f"http://127.0.0.1:{server.port}{case.path}")
     user, system, precise = server.cpu()
     busy = processes.cpu_busy(server_cpu)

@@ -73,6 +73,16 @@ const steps = {
     }
     return { button: await row(peer).locator("button").last().textContent(), row: (await row(peer).innerText()).replaceAll("\n", " ") };
   },
+  // What is said of a refused request's id.
+  async why(id) {
+    const input = page.locator("#why-refused input");
+    await input.fill(id);
+    await page.keyboard.press("Enter");
+    await page.locator("#why-refused td, #why-refused p").first().waitFor();
+    // What was found stays while the page looks on.
+    await page.waitForTimeout(2500);
+    return { text: (await page.locator("#why-refused").innerText()).replaceAll("\n", " "), typed: await input.inputValue() };
+  },
   async text(section) {
     return { text: (await page.locator(`#${section}`).innerText()).replaceAll("\n", " ") };
   },

@@ -10,6 +10,8 @@
 
 use super::Folder;
 use std::io::{BufRead, BufReader, Write};
+use std::net::UdpSocket;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -248,9 +250,10 @@ impl Lab {
         let pins = self.pins(host);
         let root = self.folder.path().join(host);
         std::fs::create_dir_all(root.join("logs")).unwrap();
+        let flows = if stream.contains("xdp_flows") { "" } else { "xdp_flows 10000;" };
         let text = format!(
             "daemon off; pid logs/nginx.pid; error_log logs/error.log info; worker_processes 1; {main}\nevents {{}}\n\
-             stream {{ xdp_pins {pins}; xdp_flows 10000; {stream} }}\nhttp {{ access_log off; {http} }}\n",
+             stream {{ xdp_pins {pins}; {flows} {stream} }}\nhttp {{ access_log off; {http} }}\n",
             pins = pins.display(),
         );
         std::fs::write(root.join("nginx.conf"), text).unwrap();
@@ -356,6 +359,32 @@ impl Lab {
 
     pub fn client(&mut self) -> Inside {
         self.asker("client")
+    }
+
+    /// A socket for datagrams on a host, for a client of the test's own.
+    pub fn datagrams(&self, host: &str) -> UdpSocket {
+        let file = std::fs::File::open(format!("/run/netns/{}", self.name(host))).unwrap();
+        // A thread of its own, since it stays where it went.
+        let made = std::thread::spawn(move || {
+            let kind = Some(rustix::thread::LinkNameSpaceType::Network);
+            rustix::thread::move_into_link_name_space(file.as_fd(), kind).unwrap();
+            UdpSocket::bind("0.0.0.0:0").unwrap()
+        });
+        made.join().unwrap()
+    }
+
+    /// Any program on a host, for as long as the lab is there.
+    pub fn run(&mut self, host: &str, program: &str, arguments: &[&str]) -> Inside {
+        let mut command = self.command(host, program);
+        command.args(arguments);
+        self.start(command)
+    }
+
+    /// On the real servers: takes off the headers of tunnels.
+    pub fn open_tunnels(&mut self) {
+        for n in 1..=4 {
+            self.table(&format!("r{n}"), &["decap", "eth0"]);
+        }
     }
 
     /// Ends a process of ours at once, and waits for it.

@@ -16,7 +16,7 @@ mod stress;
 mod tls;
 
 pub use agents::{Agent, agents, agents_by};
-pub use backend::{Backend, Reply, blunt};
+pub use backend::{Backend, Reply, Seen, blunt};
 pub use beside::{Beside, compare_with_nginx, program};
 pub use client::{Client, Response, find};
 pub use disposable::{disposable, repository};
@@ -26,7 +26,7 @@ pub use http2::{Asked, Http2Backend, read_all, send_all, with_http2, with_http2_
 pub use pebble::{Pebble, Ways, has_pebble, pebble_files};
 pub use server::{Program, Server, Site, wait};
 pub use stress::{Json, run_stress, stress, text};
-pub use tls::{Setup, curl, has_tools, openssl};
+pub use tls::{SecureClient, Setup, curl, has_tools, openssl};
 
 /// A file of `../shared` beside the repository; nothing, said aloud, where that is not there.
 pub fn shared(name: &str) -> Option<String> {

@@ -1,5 +1,6 @@
 // Asks for one address again and again over HTTP/3 (quic-go) or HTTP/2 (Go's own), and says as JSON what came: the client
-// of tests/http3_clients.rs, and of perf/http3.py, which needs the same load over both protocols.
+// of tests/http3_clients.rs, and of perf/http3.py, which needs the same load over both protocols. With -serve it is a server, for
+// tests/http3_upstream.rs: it says its port, then answers.
 package main
 
 import (
@@ -10,8 +11,10 @@ import (
 	"flag"
 	"fmt"
 	"io"
+	"net"
 	"net/http"
 	"os"
+	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -43,7 +46,14 @@ func main() {
 	requests := flag.Int64("requests", 1, "requests in all; 0: no end but -for")
 	duration := flag.Duration("for", 0, "stop after so long")
 	flag.BoolVar(&digests, "md5", false, "take the digest of bodies")
+	serves := flag.Bool("serve", false, "be a server")
+	cert := flag.String("cert", "", "a server's certificate, PEM")
+	key := flag.String("key", "", "its key")
 	flag.Parse()
+	if *serves {
+		fmt.Fprintln(os.Stderr, serve(*cert, *key))
+		os.Exit(1)
+	}
 	out, err := json.Marshal(run(flag.Arg(0), *protocol, *connections, *streams, *requests, *duration))
 	if err != nil {
 		panic(err)
@@ -83,6 +93,36 @@ func run(url, protocol string, connections, streams int, requests int64, duratio
 	}
 	workers.Wait()
 	return done
+}
+
+func serve(cert, key string) error {
+	pair, err := tls.LoadX509KeyPair(cert, key)
+	if err != nil {
+		return err
+	}
+	socket, err := net.ListenUDP("udp", &net.UDPAddr{IP: net.IPv4(127, 0, 0, 1)})
+	if err != nil {
+		return err
+	}
+	fmt.Println(socket.LocalAddr().(*net.UDPAddr).Port)
+	config := http3.ConfigureTLSConfig(&tls.Config{Certificates: []tls.Certificate{pair}})
+	server := &http3.Server{TLSConfig: config, Handler: http.HandlerFunc(answer)}
+	return server.Serve(socket)
+}
+
+// What was asked, or with /echo the body; /cut promises more than it sends.
+func answer(w http.ResponseWriter, r *http.Request) {
+	switch {
+	case strings.HasSuffix(r.URL.Path, "/echo"):
+		io.Copy(w, r.Body)
+	case r.URL.Path == "/cut":
+		w.Header().Set("Content-Length", "100000")
+		w.Write(make([]byte, 50000))
+		w.(http.Flusher).Flush()
+		panic(http.ErrAbortHandler)
+	default:
+		fmt.Fprintf(w, "%s %s %s", r.Method, r.URL.RequestURI(), r.Proto)
+	}
 }
 
 // What is not verified here is a certificate that signed itself.

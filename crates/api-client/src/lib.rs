@@ -27,6 +27,8 @@ pub const URL: &str = "http://127.0.0.1:8080/api";
 
 /// So often a question is asked that nobody answers in time: another connection may come to another thread.
 const TRIES: u32 = 4;
+/// The last time it is waited for so many times as long, where little is waited.
+const LAST_TRY: u32 = 4;
 
 /// Why there is no answer: a sentence for the user.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -159,7 +161,10 @@ impl Client {
     /// # Errors
     /// A sentence for the user: nobody answers, or not as an API does.
     pub fn ask(&self, endpoint: &str) -> Result<Option<Value>, Failure> {
-        let mut tries = (0..TRIES).map(|_| self.call("GET", endpoint, ""));
+        // Whoever does not answer the last one either may only be slow, and say just that.
+        let last_patience = (self.patience * LAST_TRY).min(PATIENCE).max(self.patience);
+        let patience = |n| if n + 1 == TRIES { last_patience } else { self.patience };
+        let mut tries = (0..TRIES).map(|n| self.call("GET", endpoint, "", patience(n)));
         let mut last = None;
         let answered = tries.find_map(|tried| match tried {
             Err(Failure::Silent(text)) => {
@@ -180,7 +185,7 @@ impl Client {
     /// # Errors
     /// A sentence for the user: nobody answers, or why the server will not.
     pub fn change(&self, method: &str, endpoint: &str, body: &Value) -> Result<(), String> {
-        match self.call(method, endpoint, &body.to_string())? {
+        match self.call(method, endpoint, &body.to_string(), self.patience)? {
             (200..=299, _) => Ok(()),
             (status, value) => Err(said(status, &value)),
         }
@@ -197,17 +202,17 @@ impl Client {
         Ok(if first.is_ok() { first } else { tries.find(Result::is_ok).unwrap_or(first) })
     }
 
-    fn call(&self, method: &str, endpoint: &str, body: &str) -> Result<(u16, Value), Failure> {
+    fn call(&self, method: &str, endpoint: &str, body: &str, patience: Duration) -> Result<(u16, Value), Failure> {
         let failed = |e: std::io::Error| match e.kind() {
             ErrorKind::WouldBlock | ErrorKind::TimedOut | ErrorKind::ConnectionReset | ErrorKind::UnexpectedEof => {
-                Failure::Silent(format!("{} does not answer within {:?}", self.authority, self.patience))
+                Failure::Silent(format!("{} does not answer within {:?}", self.authority, patience))
             }
             _ => Failure::Other(format!("{} does not answer ({e})", self.authority)),
         };
         let socket = self.connect()?.map_err(failed)?;
         socket
-            .set_read_timeout(Some(self.patience))
-            .and_then(|()| socket.set_write_timeout(Some(self.patience)))
+            .set_read_timeout(Some(patience))
+            .and_then(|()| socket.set_write_timeout(Some(patience)))
             .map_err(failed)?;
         let mut stream = match &self.tls {
             None => Stream::Plain(socket),
@@ -225,7 +230,7 @@ impl Client {
             body.len()
         );
         stream.write_all(head.as_bytes()).and_then(|()| stream.write_all(body.as_bytes())).map_err(failed)?;
-        let answer = read(&mut stream, self.patience).map_err(failed)?;
+        let answer = read(&mut stream, patience).map_err(failed)?;
         if answer.is_empty() {
             return Err(failed(ErrorKind::UnexpectedEof.into()));
         }

@@ -142,6 +142,7 @@ pub fn inside(name: &[u8], current: Contexts) -> Inside {
         b"if" if current == Contexts::SERVER => directives(Contexts::IF_IN_SERVER),
         b"if" => directives(Contexts::IF_IN_LOCATION),
         b"acme_issuer" => directives(Contexts::ACME_ISSUER),
+        b"oidc_provider" => directives(Contexts::OIDC_PROVIDER),
         b"limit_except" => directives(Contexts::LIMIT_EXCEPT),
         b"types" | b"map" | b"geo" => Inside::Rows { include: true },
         _ => Inside::Rows { include: false },

@@ -157,9 +157,20 @@ impl<'t> Lexer<'t> {
     /// The bytes up to the `}` that closes a Lua block whose `{` was just read, and that `}`.
     pub fn raw_block(&mut self) -> Result<(&'t [u8], Span), SyntaxError> {
         let rest = &self.text[self.at..];
-        let Some(length) = lua::body_end(rest) else {
-            let message = "unexpected end of file, expecting terminating characters for lua code block";
-            return Err(self.stop(message.to_owned(), self.at, self.line));
+        let length = match lua::body_end(rest) {
+            Ok(length) => length,
+            Err(open) => {
+                let message = match open {
+                    lua::Open::Block => {
+                        "unexpected end of file, expecting terminating characters for lua code block".to_owned()
+                    }
+                    lua::Open::Bracket(level) => format!(
+                        "Lua code block missing the closing long bracket \"]{}]\", the inlined Lua code may be too long",
+                        "=".repeat(level)
+                    ),
+                };
+                return Err(self.stop(message, self.at, self.line));
+            }
         };
         self.line += memchr::memchr_iter(b'\n', &rest[..length]).count() as u32;
         self.at += length + 1;

@@ -1,14 +1,23 @@
 //! Finds the end of a `*_by_lua_block` body: Lua's strings and comments are read just so far that braces in them do
 //! not count. Never judges whether the Lua is right.
 
-/// Where the `}` that closes the body stands, given the text after the opening `{`; `None` if it never comes.
-pub(crate) fn body_end(text: &[u8]) -> Option<usize> {
+/// What is still open where the text ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Open {
+    /// The block.
+    Block,
+    /// A long bracket with so many `=`.
+    Bracket(usize),
+}
+
+/// Where the `}` that closes the body stands, given the text after the opening `{`; an error if it never comes.
+pub(crate) fn body_end(text: &[u8]) -> Result<usize, Open> {
     let mut depth = 0usize;
     let mut at = 0;
     while at < text.len() {
         match text[at] {
             b'{' => depth += 1,
-            b'}' if depth == 0 => return Some(at),
+            b'}' if depth == 0 => return Ok(at),
             b'}' => depth -= 1,
             quote @ (b'"' | b'\'') => {
                 at = short_string_end(text, at + 1, quote);
@@ -28,7 +37,7 @@ pub(crate) fn body_end(text: &[u8]) -> Option<usize> {
         }
         at += 1;
     }
-    None
+    Err(Open::Block)
 }
 
 /// One past the closing quote. A line end stops it as well: Lua refuses such a string, and one stray apostrophe must not
@@ -46,11 +55,11 @@ fn short_string_end(text: &[u8], mut at: usize, quote: u8) -> usize {
     at
 }
 
-fn comment_end(text: &[u8], at: usize) -> Option<usize> {
+fn comment_end(text: &[u8], at: usize) -> Result<usize, Open> {
     if let Some(level) = long_bracket(&text[at..]) {
         return long_end(text, at + level + 2, level);
     }
-    memchr::memchr(b'\n', &text[at..]).map(|newline| at + newline)
+    memchr::memchr(b'\n', &text[at..]).map(|newline| at + newline).ok_or(Open::Block)
 }
 
 /// The number of `=` if the text begins with `[`, any `=`, `[`.
@@ -63,12 +72,13 @@ fn long_bracket(text: &[u8]) -> Option<usize> {
 }
 
 /// One past the `]`, `level` times `=`, `]` that closes the long bracket whose content begins at `at`.
-fn long_end(text: &[u8], mut at: usize, level: usize) -> Option<usize> {
+fn long_end(text: &[u8], mut at: usize, level: usize) -> Result<usize, Open> {
     loop {
-        at += memchr::memchr(b']', text.get(at..)?)? + 1;
+        let next = text.get(at..).and_then(|rest| memchr::memchr(b']', rest));
+        at += next.ok_or(Open::Bracket(level))? + 1;
         let equals = text[at..].iter().take_while(|&&byte| byte == b'=').count();
         if equals == level && text.get(at + level) == Some(&b']') {
-            return Some(at + level + 1);
+            return Ok(at + level + 1);
         }
         at += equals;
     }
@@ -76,12 +86,12 @@ fn long_end(text: &[u8], mut at: usize, level: usize) -> Option<usize> {
 
 #[cfg(test)]
 mod tests {
-    use super::body_end;
+    use super::{Open, body_end};
 
     #[track_caller]
     fn ends_at_the_bar(marked: &str) {
         let bar = marked.find('¦').expect("the text has a mark");
-        assert_eq!(body_end(marked.replacen('¦', "", 1).as_bytes()), Some(bar), "{marked}");
+        assert_eq!(body_end(marked.replacen('¦', "", 1).as_bytes()), Ok(bar), "{marked}");
     }
 
     #[test]
@@ -104,10 +114,10 @@ mod tests {
 
     #[test]
     fn without_end() {
-        assert_eq!(body_end(b" { }"), None);
-        assert_eq!(body_end(b" [[ } "), None);
-        assert_eq!(body_end(b" -- }"), None);
-        assert_eq!(body_end(b" 'a\\"), None);
-        assert_eq!(body_end(b" --[[ }"), None);
+        assert_eq!(body_end(b" { }"), Err(Open::Block));
+        assert_eq!(body_end(b" [[ } "), Err(Open::Bracket(0)));
+        assert_eq!(body_end(b" -- }"), Err(Open::Block));
+        assert_eq!(body_end(b" 'a\\"), Err(Open::Block));
+        assert_eq!(body_end(b" --[==[ }]]"), Err(Open::Bracket(2)));
     }
 }

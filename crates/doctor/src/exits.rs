@@ -3,17 +3,19 @@
 
 use crate::command;
 use crate::configuration;
+use crate::error_log::tail;
 use crate::facts::Facts;
 use crate::finding::{Finding, Sure, Weight, sort};
 use crate::options::Options;
+use crate::symbols::{self, Function, Place};
 use machine::processes::Process;
 use std::collections::BTreeMap;
-use std::fs::File;
-use std::io::{Read, Seek, SeekFrom};
 use std::time::Duration;
 
 /// Of a log, its end is read.
 const READ: u64 = 16 << 20;
+/// Processes whose mappings are looked at for the file in which another one died.
+const MOST_PROCESSES: usize = 32_768;
 /// A worker that began so much later than its eldest sibling took the place of one that died, clock ticks (100 a second).
 const LATER: u64 = 500;
 
@@ -23,12 +25,14 @@ pub(crate) fn run(o: &Options, logs: &[&str]) -> Result<u8, String> {
         Some(recorded) => Facts::load(recorded.as_ref())?,
         None => Facts::read(Duration::ZERO, None)?,
     };
-    let mut found = segfaults(&facts.machine);
+    // What was recorded elsewhere died in files that may be others here.
+    let found_here = |object: &str, place| o.value("facts").is_none().then(|| resolve(object, place)).flatten();
+    let mut found = segfaults(&facts.machine, &found_here);
     let mut missing = Vec::new();
     let named: Vec<String> =
         if logs.is_empty() { usual(&facts) } else { logs.iter().map(|l| (*l).to_owned()).collect() };
     for log in &named {
-        match tail(log) {
+        match tail(log, READ) {
             Ok(text) => found.extend(signals(log, &text)),
             Err(e) if logs.is_empty() => missing.push(format!("{log} ({e})")),
             Err(e) => return Err(format!("{log}: {e}")),
@@ -51,15 +55,6 @@ fn usual(facts: &Facts) -> Vec<String> {
     logs.sort();
     logs.dedup();
     logs
-}
-
-fn tail(path: &str) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let length = file.metadata()?.len();
-    file.seek(SeekFrom::Start(length.saturating_sub(READ)))?;
-    let mut bytes = Vec::new();
-    file.take(READ).read_to_end(&mut bytes)?;
-    Ok(String::from_utf8_lossy(&bytes).into_owned())
 }
 
 /// `2026/11/22 10:00:00 [alert] 7#7: worker process 8 exited on signal 11 (core dumped)`
@@ -112,7 +107,7 @@ struct Segfault {
     pid: u32,
     address: u64,
     stack: u64,
-    object: Option<(String, u64)>,
+    object: Option<(String, Place)>,
 }
 
 impl Segfault {
@@ -126,8 +121,8 @@ impl Segfault {
             let (name, place) = object.split_once('[')?;
             let place = place.split(']').next()?;
             let offset = match place.split_once(',') {
-                Some((offset, _)) => hex(offset)?,
-                None => ip.checked_sub(hex(place.split('+').next()?)?)?,
+                Some((offset, _)) => Place::File(hex(offset)?),
+                None => Place::Code(ip.checked_sub(hex(place.split('+').next()?)?)?),
             };
             Some((name.to_owned(), offset))
         });
@@ -149,7 +144,27 @@ impl Segfault {
     }
 }
 
-fn segfaults(m: &machine::Facts) -> Vec<Finding> {
+/// The file of a program or library that some process here has mapped, and its function at a place.
+fn resolve(object: &str, place: Place) -> Option<(String, Function)> {
+    if object.contains('/') || object.is_empty() {
+        return None;
+    }
+    let processes =
+        std::fs::read_dir("/proc").ok()?.flatten().filter(|e| e.file_name().as_encoded_bytes()[0].is_ascii_digit());
+    let has = |maps: &str| -> Option<String> {
+        let path = |line: &str| line.find('/').map(|at| line[at..].to_owned());
+        maps.lines().filter_map(path).find(|p| p.rsplit('/').next() == Some(object))
+    };
+    let path =
+        processes.take(MOST_PROCESSES).find_map(|p| has(&std::fs::read_to_string(p.path().join("maps")).ok()?))?;
+    let function = symbols::function(path.as_ref(), place)?;
+    Some((path, function))
+}
+
+/// Finds the function of a place in a program: the file that holds it, and the function.
+type Resolve<'r> = dyn Fn(&str, Place) -> Option<(String, Function)> + 'r;
+
+fn segfaults(m: &machine::Facts, resolve: &Resolve<'_>) -> Vec<Finding> {
     let each = |line: &machine::kernel_log::Line| {
         let s = Segfault::read(&line.text)?;
         let ago = (m.up_s - line.at_s).max(0.0);
@@ -161,9 +176,17 @@ fn segfaults(m: &machine::Facts) -> Vec<Finding> {
         .seen(line.text.clone(), "/dev/kmsg")
         .because("All of its connections died with it.");
         Some(match &s.object {
-            Some((object, offset)) => finding.cure(format!(
-                "which function: addr2line -f -C -e (the file of {object}, with its symbols) {offset:#x}"
-            )),
+            Some((object, place)) => match resolve(object, *place) {
+                Some((path, Function { name, offset, address })) => finding
+                    .seen(format!("{name} + {offset:#x}"), format!("{path}, its symbols"))
+                    .cure(format!("which line: addr2line -i -f -C -e {path} {address:#x} (with its debug symbols)")),
+                None => {
+                    let (Place::File(offset) | Place::Code(offset)) = place;
+                    finding.cure(format!(
+                        "which function: addr2line -f -C -e (the file of {object}, with its symbols) {offset:#x}"
+                    ))
+                }
+            },
             None => finding.cure("where it was is not known: the kernel names no file; a core would show it"),
         })
     };
@@ -240,13 +263,38 @@ mod tests {
         .unwrap();
         assert_eq!(
             (old.name.as_str(), old.pid, old.object.clone(), old.kind()),
-            ("nginx", 4711, Some(("nginx".into(), 0x1234)), "it followed a pointer to nothing")
+            ("nginx", 4711, Some(("nginx".into(), Place::Code(0x1234))), "it followed a pointer to nothing")
         );
         let new = "worker 0[16779]: segfault at 7f6bde445f68 ip 0000557aa1cd72cb sp 00007f6bde445f70 error 6 in ironweir[144f2cb,557aa1168000+13e5000] likely on CPU 1 (core 1, socket 0)";
         let new = Segfault::read(new).unwrap();
-        assert_eq!((new.name.as_str(), new.object.clone()), ("worker 0", Some(("ironweir".into(), 0x0144_f2cb))));
+        assert_eq!(
+            (new.name.as_str(), new.object.clone()),
+            ("worker 0", Some(("ironweir".into(), Place::File(0x0144_f2cb))))
+        );
         assert!(new.kind().contains("stack"));
         assert!(["", "x[1]: segfault at", "x[y]: segfault at 1 ip 2 sp 3"].iter().all(|t| Segfault::read(t).is_none()));
+    }
+
+    #[test]
+    fn the_function_is_named_where_symbols_are_there() {
+        let text = "nginx[1]: segfault at 10 ip 000055d0c0001234 sp 00007ffd00000000 error 4 in nginx[1234,55d0c0000000+1c8000]";
+        let line = machine::kernel_log::Line { at_s: 1.0, text: text.into() };
+        let m = machine::Facts { kernel_log: vec![line], ..machine::Facts::default() };
+        let known = |object: &str, place| {
+            let function = Function { name: "ngx_http_handler".into(), offset: 4, address: 0x2234 };
+            Some((format!("/usr/sbin/{object}"), function)).filter(|_| place == Place::File(0x1234))
+        };
+        let found = &segfaults(&m, &known)[0];
+        assert!(
+            found
+                .evidence
+                .iter()
+                .any(|e| e.what == "ngx_http_handler + 0x4" && e.from == "/usr/sbin/nginx, its symbols"),
+            "{found:?}"
+        );
+        assert!(found.cure[0].contains("-e /usr/sbin/nginx 0x2234"), "{found:?}");
+        assert!(segfaults(&m, &|_, _| None)[0].cure[0].contains("0x1234"));
+        assert_eq!(resolve("../nginx", Place::File(0)), None);
     }
 
     #[test]

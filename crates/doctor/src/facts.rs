@@ -1,6 +1,7 @@
 //! What the rules judge: the machine, and the configurations that were given.
 
 use crate::configuration::{self, Configuration};
+use crate::error_log::{self, Told};
 use crate::serving::Serving;
 use machine::sockets::{self, User};
 use serde::{Deserialize, Serialize};
@@ -18,6 +19,9 @@ pub struct Facts {
     /// Clients that have a port on which a configuration listens and nobody does.
     #[serde(default)]
     pub takers: Vec<Taker>,
+    /// Telling lines of the configurations' error logs.
+    #[serde(default)]
+    pub told: Vec<Told>,
     /// What an Ironweir says of itself, where one was asked.
     #[serde(default)]
     pub serving: Option<Serving>,
@@ -47,7 +51,16 @@ impl Facts {
             None => configuration::of_running(&machine),
         };
         let takers = Facts::takers(&configurations);
-        Ok(Facts { machine, configurations, takers, serving: None })
+        let told = Facts::told(&configurations);
+        Ok(Facts { machine, configurations, takers, told, serving: None })
+    }
+
+    /// What the error logs of these configurations say.
+    pub(crate) fn told(configurations: &[Configuration]) -> Vec<Told> {
+        let mut logs: Vec<String> = configurations.iter().flat_map(Configuration::error_logs).collect();
+        logs.sort();
+        logs.dedup();
+        error_log::telling(&logs)
     }
 
     /// Clients on this machine that have a port of one of these configurations.

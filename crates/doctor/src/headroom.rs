@@ -1,12 +1,18 @@
 //! How much more a server could carry: of each resource the part that is in use at the present rate; the one with the largest part ends
 //! first. Pure.
+//!
+//! A thread with time to spare sleeps after nearly each event; one that is busy finds the next events there already. What sleeping and waking
+//! costs it is not in the way of more requests, so it is not counted as used.
 
 use crate::facts::Facts;
 use crate::text::number;
 use serde::Serialize;
+use std::fmt::Write;
 
 /// Below this rate (requests a second) nothing can be said: what a server does at rest is not what requests cost.
 const LEAST_RATE: f64 = 5.0;
+/// At most this part of a thread's time is taken for what waking costs it.
+const WAKING: f64 = 0.5;
 /// No resource is used in such a measure that a greater headroom than this is believed.
 const MOST_TIMES: f64 = 50.0;
 
@@ -57,8 +63,16 @@ fn resources(facts: &Facts) -> Vec<Resource> {
             .and_then(|p| p.cgroup.as_ref())
             .or(facts.machine.cgroup.as_ref());
         let cpus = group.and_then(|c| c.cpus).unwrap_or(f64::MAX).min(f64::from(facts.machine.cpus.max(1))).min(count);
-        let evidence = format!("{:.2} of {cpus:.1} CPUs", running);
-        found.push(Resource { name: "the CPU time of worker threads".to_owned(), used: running / cpus, evidence });
+        let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
+        // A group that may use no more than it does has no time to spare, however often it sleeps.
+        let is_full = running >= cpus;
+        let waking = if is_full { 0.0 } else { (switches * facts.machine.wake_ns as f64 / 1e9).min(running * WAKING) };
+        let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
+        if waking >= 0.005 {
+            let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));
+        }
+        let used = (running - waking) / cpus;
+        found.push(Resource { name: "the CPU time of worker threads".to_owned(), used, evidence });
     }
     let m = &facts.machine;
     let (busy, all) = (m.now.cpu.0.saturating_sub(m.before.cpu.0), m.now.cpu.1.saturating_sub(m.before.cpu.1));
@@ -117,6 +131,12 @@ mod tests {
             (found.rate, found.more, found.then.name.as_str()),
             (1000.0, 3000.0, "the CPU time of worker threads")
         );
+        let mut woken = facts(0.25);
+        woken.machine.wake_ns = 5_000;
+        woken.serving.as_mut().unwrap().threads.iter_mut().for_each(|t| t.switches = 10_000.0);
+        let found = headroom(&woken).unwrap();
+        assert!((found.more - 4_000.0).abs() < 1e-6, "{found:?}");
+        assert_eq!(found.then.evidence, "0.50 of 2.0 CPUs, 0.10 of it for waking up 20,000 times a second");
         let mut limited = facts(0.25);
         limited.machine.cgroup = Some(machine::cgroup::Cgroup { cpus: Some(0.5), ..Default::default() });
         assert_eq!(headroom(&limited).unwrap().more, 0.0, "its group may not use more");

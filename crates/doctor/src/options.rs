@@ -241,7 +241,7 @@ pub(crate) const REDLINE: Command = Command {
         ("ironweir redline --upstream app --server 10.0.0.7:8080", "until it bends"),
         ("ironweir redline --upstream app --step 30s --slower 1.5", "longer steps, a stricter limit"),
     ],
-    statuses: "0 done, 1 could not look or change.",
+    statuses: "0 done, 1 could not look or change, 3 ended early: the server broke, and its weights are what they were.",
 };
 
 /// `ironweir canary`

@@ -34,6 +34,9 @@ pub struct Serving {
     pub parts_us: BTreeMap<String, f64>,
     /// How long a write to an access log takes, microseconds; 0: none was timed.
     pub log_write_us: f64,
+    /// The part of the time in which such writes held threads; 1: one thread did nothing else.
+    #[serde(default)]
+    pub log_held: f64,
     /// Peers of all groups.
     pub peers: Vec<Peer>,
     /// Requests that wait for a peer, by group, and how many found no place to wait between the looks.
@@ -53,6 +56,9 @@ pub struct Thread {
     pub running: f64,
     /// See `running`.
     pub waiting: f64,
+    /// How often a second it is put on a CPU.
+    #[serde(default)]
+    pub switches: f64,
     /// The longest turn of its loop of 100, microseconds.
     pub turn_p99_us: Option<u64>,
 }
@@ -190,6 +196,7 @@ impl Serving {
             timed,
             parts_us: parts.map(|name| (name.clone(), mean(time.grew(&format!("/parts_us/{name}"))))).collect(),
             log_write_us: time.grew("/log_writes/us") as f64 / writes.max(1) as f64,
+            log_held: time.rate("/log_writes/us") / 1e6,
             ..Serving::default()
         };
         for endpoint in ["http/upstreams", "stream/upstreams"] {
@@ -231,6 +238,7 @@ fn threads(both: Between) -> Vec<Thread> {
             connections: number(now, "/connections"),
             running: both.rate("/running_ns") / 1e9,
             waiting: both.rate("/waiting_ns") / 1e9,
+            switches: both.rate("/switches"),
             turn_p99_us: now.pointer("/turns_us/p99").and_then(Value::as_u64),
         }
     };

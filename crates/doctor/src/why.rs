@@ -36,8 +36,19 @@ const ORDER: [&str; 10] =
     ["accept", "tls", "head", "body", "own", "queue", "connect", "first_byte", "answer", "client"];
 
 /// Findings that say nothing about now.
-const NOT_NOW: [&str; 7] =
-    ["configuration", "backlog-cut", "backlog-short", "no-keepalive", "no-pool", "deprecated", "ports-unreserved"];
+const NOT_NOW: [&str; 11] = [
+    "configuration",
+    "backlog-cut",
+    "backlog-short",
+    "no-keepalive",
+    "no-pool",
+    "deprecated",
+    "ports-unreserved",
+    "zone-full",
+    "connections-used-up",
+    "descriptors-used-up",
+    "no-live-upstreams",
+];
 
 /// Judges facts.
 pub fn judge(facts: &Facts) -> Answer {
@@ -308,7 +319,12 @@ mod tests {
         assert_eq!(after(part("client", 900_000.0)), Some("clients-take-slowly"));
         assert_eq!(after(part("own", 500_000.0)), Some("held-here"));
         assert_eq!(after(part("first_byte", 50_000.0)), None, "an application of 50 ms is no fault");
-        assert_eq!(after(|s| s.log_write_us = 20_000.0), Some("log-write"));
+        assert_eq!(after(|s| (s.log_write_us, s.log_held) = (20_000.0, 0.6)), Some("log-write"));
+        assert_eq!(
+            after(|s| (s.log_write_us, s.log_held) = (20_000.0, 0.02)),
+            None,
+            "one write that had to wait is no fault"
+        );
         assert_eq!(after(|s| s.errors = 200.0), Some("errors"));
         assert_eq!(after(|s| s.connections = (512, 512)), Some("connections-limit"));
         let queue = |s: &mut Serving| _ = s.queues.insert("app".into(), (9, 3));

@@ -140,7 +140,7 @@ fn missing(letter: u8) -> String {
 
 fn signal(value: &[u8]) -> Result<String, String> {
     match value {
-        b"stop" | b"quit" | b"reopen" | b"reload" => Ok(String::from_utf8_lossy(value).into_owned()),
+        b"stop" | b"quit" | b"reopen" | b"reload" | b"upgrade" => Ok(String::from_utf8_lossy(value).into_owned()),
         other => Err(format!("invalid option: \"-s {}\"", String::from_utf8_lossy(other))),
     }
 }
@@ -170,7 +170,7 @@ Options:
   -T            : test configuration, dump it and exit
   -t --plan     : test it and say what a reload would change (--json: as JSON)
   -q            : suppress non-error messages during configuration testing
-  -s signal     : send signal to a master process: stop, quit, reopen, reload
+  -s signal     : send signal to a master process: stop, quit, reopen, reload, upgrade
   -p prefix     : set prefix path (default: /etc/nginx/, or /var/lib/ironweir/
                   where Ironweir is installed: where /etc/ironweir/nginx.conf is)
   -e filename   : set error log file (default: logs/error.log, or

@@ -130,7 +130,7 @@ static __noinline __u32 choose(const struct service *s, __u32 id, const struct f
 
 /*
  * A client of QUIC that has moved: the connection id of its short header (RFC 9000 section 17.3) names the real server, in
- * plain text behind the first octet (draft-ietf-quic-load-balancers section 5.1, two octets).
+ * plain text behind the first octet (draft-ietf-quic-load-balancers section 5.1, two octets). Bits 7 there: it names nobody (section 3.1).
  */
 static __always_inline __u32 choose_quic(struct xdp_md *ctx, const struct packet *p, __u32 id)
 {
@@ -138,7 +138,8 @@ static __always_inline __u32 choose_quic(struct xdp_md *ctx, const struct packet
 	__u8 *quic = data + OFFSET(p->l4) + sizeof(struct udphdr);
 	struct quic_key key = {};
 
-	if ((void *)(quic + 4) > end || p->fragment == FRAGMENT_LATER || (quic[0] & 0x80))
+	if ((void *)(quic + 4) > end || p->fragment == FRAGMENT_LATER || (quic[0] & 0x80) ||
+	    quic[1] >> 5 == 7)
 		return NOBODY;
 	key.service = id;
 	key.server_id = (__u16)quic[2] << 8 | quic[3];

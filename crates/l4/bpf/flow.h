@@ -39,6 +39,14 @@ static __always_inline int is_idle(const struct flow *f, const struct service *s
 	return !other || (__s64)(now - other->last) > (__s64)s->idle_ns;
 }
 
+/* Nothing has come back, where we would have seen it. */
+static __always_inline int is_unanswered(const struct flow *f, __u8 proto)
+{
+	const struct flow *other = other_way(f, proto);
+
+	return other && !(other->state & FLOW_ANSWERED);
+}
+
 static __always_inline void close_flow(struct flow *f, struct flow *other, __u8 state)
 {
 	if (!(f->state & FLOW_CLOSED)) {

@@ -61,7 +61,13 @@ static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct f
 			return reset_known(ctx, p, f);
 		return f->kind == FLOW_FORWARD ? RENEW : XDP_DROP;
 	}
+	/* The SYN comes again, nobody has answered it, and new flows avoid the real server: another one may. */
+	if (begins && !p->made && f->kind == FLOW_FORWARD && !(f->state & FLOW_OPENING) && (r->flags & REAL_FULL) &&
+	    is_unanswered(f, p->key.proto))
+		return RENEW;
 	f->last = now;
+	if (f->kind == FLOW_RETURN)
+		f->state |= FLOW_ANSWERED;
 	if (tcp && (p->tcp_flags & (TCP_FIN | TCP_RST)))
 		see_end(f, p->key.proto, p->tcp_flags);
 	if (p->fragment == FRAGMENT_FIRST) {
@@ -208,6 +214,7 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 		bpf_map_update_elem(&flows, &d->key, &d->back, BPF_ANY);
 	}
 	bpf_map_update_elem(&flows, &p->key, &d->forward, BPF_ANY);
+	d->packet.made = 1;
 	__u64 *n = bpf_map_lookup_elem(&active, &index);
 	if (n)
 		__sync_fetch_and_add(n, 1);

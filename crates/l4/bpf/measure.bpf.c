@@ -42,6 +42,36 @@ int ironweir_send(struct xdp_md *ctx)
 	return bpf_redirect(o->ifindex, 0);
 }
 
+/* A checksum over more words. */
+static __always_inline __u16 over(__u16 check, __u32 sum)
+{
+	sum += (__u16)~check;
+	sum = (sum & 0xffff) + (sum >> 16);
+	sum = (sum & 0xffff) + (sum >> 16);
+	return ~sum;
+}
+
+/* SYNs of nobody: what stands for the host, the port and the number is zero in the order, and drawn for each frame. */
+SEC("xdp")
+int ironweir_syns(struct xdp_md *ctx)
+{
+	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	__u32 zero = 0, who = bpf_get_prandom_u32(), number = bpf_get_prandom_u32();
+	struct order *o = bpf_map_lookup_elem(&orders, &zero);
+
+	if (!o || data + HEADERS > end)
+		return XDP_DROP;
+	__builtin_memcpy(data, o->headers, HEADERS);
+	__u16 *ip_check = data + 24, *tcp_check = data + 50;
+	*(__u16 *)(data + 28) = who;
+	*(__u16 *)(data + 34) = who >> 16;
+	*(__u16 *)(data + 38) = number;
+	*(__u16 *)(data + 40) = number >> 16;
+	*ip_check = over(*ip_check, (__u16)who);
+	*tcp_check = over(*tcp_check, (__u16)who + (who >> 16) + (__u16)number + (number >> 16));
+	return bpf_redirect(o->ifindex, 0);
+}
+
 SEC("xdp")
 int ironweir_drop(struct xdp_md *ctx)
 {

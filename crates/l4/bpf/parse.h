@@ -57,6 +57,7 @@ struct packet {
 	__u8 ttl;
 	__u8 tos;
 	__u8 dont;      /* IPv4: may not be fragmented */
+	__u8 made;      /* its flow is one that it has made */
 };
 
 /* A segment of TCP that is made from nothing; `cookie.h` says more. */

@@ -108,6 +108,7 @@ enum flow_state {
 	FLOW_DEAD = 4,     /* reset for its idleness */
 	FLOW_OPENING = 8,  /* the client has proved itself with a cookie, the real server has not answered yet */
 	FLOW_SHIFTED = 16, /* what the real server numbers differs from what the client knows by `seq` */
+	FLOW_ANSWERED = 32, /* on the way back: the real server has sent something */
 };
 
 /* A stranger's packets are not ours although a real server's port sends them. */

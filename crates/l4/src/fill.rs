@@ -1,7 +1,7 @@
 //! A plan goes into the maps: only what has changed is written, and in an order in which no packet meets a half of it. A real
 //! server that leaves keeps its number, and its flows, until the keeper sees that it has none.
 
-use crate::kernel::{Maps, chain};
+use crate::kernel::{Maps, Place, chain};
 use crate::layout::{
     Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Secret, Service, ServiceKey, choice, real_flag,
     service_flag,
@@ -22,6 +22,7 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
     put_secret(maps)?;
     let mut state = State::read(maps)?;
     let wanted: HashSet<ServiceKey> = plan.services.iter().map(key_of).collect();
+    maps.known_reals.clear();
     for (key, id) in state.ids.clone() {
         if !wanted.contains(&key) {
             state.remove(maps, key, id)?;
@@ -36,6 +37,15 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
     }
     same_entries(&mut maps.backs, backs.iter().map(|(k, v)| (k.encode(), v.encode())).collect())?;
     same_entries(&mut maps.quic_ids, quic)
+}
+
+/// New flows avoid a real server from now on, or no longer. One value is looked at, where `apply` looks at all of them: this may come many
+/// times a second.
+pub fn mark(maps: &mut Maps, place: &Place, full: bool) -> Result<(), String> {
+    let Some(index) = maps.known_reals.get(place).copied() else { return Ok(()) };
+    let mut real = Real::decode(&maps.reals.get(&index, 0).map_err(|e| chain(&e))?);
+    real.flags = if full { real.flags | real_flag::FULL } else { real.flags & !real_flag::FULL };
+    maps.reals.set(index, real.encode(), 0).map_err(|e| chain(&e))
 }
 
 /// What cookies are made with, once for as long as the maps are there: cookies outlive this process.
@@ -188,6 +198,8 @@ impl State {
                     index
                 }
             };
+            let place = (service.address, service.protocol.number(), server.address);
+            maps.known_reals.insert(place, index as u32);
             let usable = server.state == RealState::Up && server.weight > 0;
             let mut bits = 0;
             bits |= if usable { real_flag::USABLE } else { 0 };

@@ -11,7 +11,9 @@ use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// The program, as clang made it of `bpf/l4.bpf.c`.
 static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/l4.o");
@@ -63,7 +65,12 @@ pub struct Maps {
     pub flow_room: u32,
     /// What this process has put into the parts of `rings`, by service.
     pub known_rings: std::collections::HashMap<u32, Vec<u32>>,
+    /// Numbers of the real servers of the plan that was put in last.
+    pub known_reals: std::collections::HashMap<Place, u32>,
 }
+
+/// A real server of a virtual one: that one's address and protocol, and its own address.
+pub type Place = (SocketAddr, u8, SocketAddr);
 
 /// Names of maps, and how many entries each has beside a plan.
 fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
@@ -89,6 +96,23 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
         ("syn_rates", SERVICES_MAX),
         ("secrets", 1),
     ]
+}
+
+/// How pins of links begin: of the driver's XDP, and of generic XDP, which a link does not say of itself.
+const PREFIXES: [(&str, bool); 2] = [("link-", true), ("generic-", false)];
+
+/// A link that has lost its pin is taken off its interface by the kernel's own work, a moment later: so often, and so long, is waited.
+const DETACH_TRIES: u32 = 50;
+const DETACH_PAUSE: Duration = Duration::from_millis(10);
+
+/// What was found pinned for an interface.
+#[derive(PartialEq)]
+enum Known {
+    None,
+    /// It has the program now.
+    Taken,
+    /// It was of the other kind.
+    TakenAway,
 }
 
 /// The program in the kernel, loaded by this process.
@@ -128,34 +152,51 @@ impl Kernel {
     /// Attaches the program to an interface and pins the link, or puts it in the place of the one that is pinned there.
     /// The answer says whether it is the driver's XDP (true) or generic XDP.
     pub fn attach(&mut self, interface: &str, generic: bool, pins: &Path) -> Result<bool, String> {
-        let pin = pins.join(LAYOUT).join(format!("link-{interface}"));
-        if let Ok(pinned) = PinnedLink::from_pin(&pin) {
-            let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|e| chain(&e))?;
-            let program = program(&mut self.ebpf, PROGRAM_NAME)?;
-            match program.attach_to_link(link) {
-                Ok(id) => {
-                    // The pin holds the link; ours may go.
-                    drop(program.take_link(id).map_err(|e| chain(&e))?);
-                    return Ok(!generic);
-                }
-                // The interface the link was for is gone, and with it what the link did.
-                Err(_) => std::fs::remove_file(&pin).map_err(|e| format!("{}: {e}", pin.display()))?,
-            }
+        let known = self.take_over(interface, generic, pins)?;
+        if known == Known::Taken {
+            return Ok(!generic);
         }
         let program = program(&mut self.ebpf, PROGRAM_NAME)?;
-        let (id, native) = if generic {
-            (program.attach(interface, XdpMode::Skb), false)
-        } else {
-            match program.attach(interface, XdpMode::Driver) {
-                Err(e) if !is_unknown(&e) => (program.attach(interface, XdpMode::Skb).map_err(|_| e), false),
-                other => (other, true),
-            }
+        let mut attach = || match program.attach(interface, if generic { XdpMode::Skb } else { XdpMode::Driver }) {
+            Err(e) if !generic && !is_unknown(&e) => (program.attach(interface, XdpMode::Skb).map_err(|_| e), false),
+            other => (other, !generic),
         };
+        let (mut id, mut native) = attach();
+        let mut tries = if known == Known::TakenAway { DETACH_TRIES } else { 0 };
+        while id.is_err() && tries > 0 {
+            std::thread::sleep(DETACH_PAUSE);
+            tries -= 1;
+            (id, native) = attach();
+        }
         let id = id.map_err(|e| format!("{interface}: cannot attach XDP: {}", chain(&e)))?;
         let link = program.take_link(id).map_err(|e| chain(&e))?;
         let link = FdLink::try_from(link).map_err(|e| chain(&e))?;
+        let prefix = PREFIXES[usize::from(!native)].0;
+        let pin = pins.join(LAYOUT).join(format!("{prefix}{interface}"));
         link.pin(&pin).map_err(|e| format!("{}: {}", pin.display(), chain(&e)))?;
         Ok(native)
+    }
+
+    /// Puts the program in the place of the one that is pinned for an interface. One of the other kind is taken away.
+    fn take_over(&mut self, interface: &str, generic: bool, pins: &Path) -> Result<Known, String> {
+        let mut known = Known::None;
+        for (prefix, native) in PREFIXES {
+            let pin = pins.join(LAYOUT).join(format!("{prefix}{interface}"));
+            let Ok(pinned) = PinnedLink::from_pin(&pin) else { continue };
+            if native != generic {
+                let link = XdpLink::try_from(FdLink::from(pinned)).map_err(|e| chain(&e))?;
+                let program = program(&mut self.ebpf, PROGRAM_NAME)?;
+                if let Ok(id) = program.attach_to_link(link) {
+                    // The pin holds the link; ours may go.
+                    drop(program.take_link(id).map_err(|e| chain(&e))?);
+                    return Ok(Known::Taken);
+                }
+                // The interface the link was for is gone, and with it what the link did.
+            }
+            std::fs::remove_file(&pin).map_err(|e| format!("{}: {e}", pin.display()))?;
+            known = Known::TakenAway;
+        }
+        Ok(known)
     }
 
     /// The program itself, for `BPF_PROG_TEST_RUN`.
@@ -185,8 +226,14 @@ pub fn try_out() -> Result<(), String> {
 
 /// Takes the program off an interface that it was attached to with these pins. Packets there go by it from now on.
 pub fn detach(interface: &str, pins: &Path) -> Result<(), String> {
-    let pin = pins.join(LAYOUT).join(format!("link-{interface}"));
-    std::fs::remove_file(&pin).map_err(|e| format!("{}: {e}", pin.display()))
+    for (prefix, _) in PREFIXES {
+        let pin = pins.join(LAYOUT).join(format!("{prefix}{interface}"));
+        match std::fs::remove_file(&pin) {
+            Err(e) if e.kind() != std::io::ErrorKind::NotFound => return Err(format!("{}: {e}", pin.display())),
+            _ => {}
+        }
+    }
+    Ok(())
 }
 
 /// Bytes that the kernel holds for the table of flows, as `/proc/self/fdinfo` says.
@@ -243,6 +290,7 @@ impl Maps {
         Ok(Maps {
             flow_room,
             known_rings: std::collections::HashMap::new(),
+            known_reals: std::collections::HashMap::new(),
             service_ids: take!("service_ids"),
             services: take!("services"),
             reals: take!("reals"),
@@ -289,7 +337,8 @@ pub fn clear_of(pins: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), Stri
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        if name.to_str().and_then(|name| name.strip_prefix("link-")).is_some_and(|device| !is_meant(device)) {
+        let device = name.to_str().and_then(|name| PREFIXES.iter().find_map(|(prefix, _)| name.strip_prefix(prefix)));
+        if device.is_some_and(|device| !is_meant(device)) {
             others = true;
             continue;
         }

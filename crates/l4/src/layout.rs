@@ -48,6 +48,8 @@ pub mod flow_state {
     pub const OPENING: u8 = 8;
     /// Numbers differ at the two ends.
     pub const SHIFTED: u8 = 16;
+    /// On the way back: the real server has sent something.
+    pub const ANSWERED: u8 = 32;
 }
 
 /// Kinds of a flow's entry (`enum flow_kind`).

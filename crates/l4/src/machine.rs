@@ -78,7 +78,7 @@ pub fn routes(plan: &Plan) -> (Vec<String>, Vec<String>) {
         for real in &service.reals {
             let (at, ip) = (real.address, real.address.ip());
             let name = format!("{}: real server {at}", service.address);
-            if is_ours(ip) {
+            if stays_here(ip) {
                 problems.push(format!(
                     "{name} is an address of this machine, where packets do not leave to: take \"xdp\" away, or name another machine"
                 ));
@@ -103,6 +103,11 @@ pub fn routes(plan: &Plan) -> (Vec<String>, Vec<String>) {
 fn is_there(interface: &str) -> bool {
     let text = std::fs::read_to_string("/proc/net/dev").unwrap_or_default();
     text.lines().any(|line| line.trim_start().strip_prefix(interface).is_some_and(|rest| rest.starts_with(':')))
+}
+
+/// Packets to it do not leave. To be bound is not enough: `ip_nonlocal_bind`, for addresses that keepalived brings, lets any be.
+fn stays_here(address: IpAddr) -> bool {
+    source_to(address) == Some(address)
 }
 
 fn is_ours(address: IpAddr) -> bool {

@@ -106,7 +106,7 @@ pub struct RealServer {
     /// Its accept queue is full: new flows avoid it while there are others.
     #[serde(default)]
     pub full: bool,
-    /// Its number in QUIC's connection ids.
+    /// Its number in QUIC's connection ids; without one a client that moves may come to another.
     #[serde(default)]
     pub server_id: Option<u16>,
 }
@@ -314,9 +314,6 @@ impl VirtualServer {
             }
             if matches!(self.mode, Mode::Ipip | Mode::Gue) && plan.tunnel_source(at.is_ipv6()).is_none() {
                 found.push(format!("real server {at}: \"tunnel_sources\" has no address of its family"));
-            }
-            if self.quic && real.server_id.is_none() {
-                found.push(format!("real server {at} has no \"server_id\""));
             }
         }
         found

@@ -2,7 +2,7 @@
 //! that follows both. The process around it brings news and asks for reports; it needs the rights that docs/l4.md names.
 
 use crate::keeper::Keeper;
-use crate::kernel::{self, Kernel};
+use crate::kernel::{self, Kernel, Place};
 use crate::plan::{Plan, Protocol, RealServer, RealState, Reals, VirtualServer};
 use crate::report::{Attachment, Counts, Report};
 use crate::tables::Look;
@@ -37,6 +37,9 @@ pub struct Reports {
     pub key: String,
 }
 
+/// Real servers that new flows avoid, and how much.
+pub type Avoided = HashMap<SocketAddr, u8>;
+
 /// See the top of the file.
 pub struct Runner {
     setup: Setup,
@@ -52,7 +55,7 @@ pub struct Runner {
     warnings: Vec<String>,
     draining: bool,
     /// Real servers that new flows avoid.
-    full: HashSet<SocketAddr>,
+    avoided: Avoided,
 }
 
 impl Runner {
@@ -72,7 +75,7 @@ impl Runner {
             left: HashMap::new(),
             warnings: Vec::new(),
             draining: false,
-            full: HashSet::new(),
+            avoided: Avoided::new(),
         };
         match runner.apply() {
             Ok(()) => Ok(runner),
@@ -103,13 +106,38 @@ impl Runner {
         self.apply()
     }
 
-    /// New flows avoid these real servers from now on, while there are others. Flows stay.
-    pub fn avoid(&mut self, full: &HashSet<SocketAddr>) -> Result<(), String> {
-        if self.full == *full {
+    /// New flows avoid these real servers from now on, while there are others that are to be avoided less. Flows stay.
+    pub fn avoid(&mut self, avoided: &Avoided) -> Result<(), String> {
+        if self.avoided == *avoided {
             return Ok(());
         }
-        self.full.clone_from(full);
-        self.apply()
+        let before = self.full();
+        self.avoided.clone_from(avoided);
+        let now = self.full();
+        before
+            .symmetric_difference(&now)
+            .try_for_each(|place| fill::mark(&mut self.kernel.maps, place, now.contains(place)))
+    }
+
+    /// Real servers that are to be avoided more than another of the same virtual server.
+    fn full(&self) -> HashSet<Place> {
+        let of = |s: &VirtualServer| {
+            let reals = self.now.get(&(s.address, s.protocol)).unwrap_or(&s.reals);
+            let least = self.least(reals);
+            let full = reals.iter().filter(|r| self.level(r) > least);
+            full.map(|r| (s.address, s.protocol.number(), r.address)).collect::<Vec<_>>()
+        };
+        self.setup.plan.services.iter().flat_map(of).collect()
+    }
+
+    fn level(&self, real: &RealServer) -> u8 {
+        self.avoided.get(&real.address).copied().unwrap_or(0)
+    }
+
+    /// Where none is well, the least bad: a queue that is full takes one more, a server that has stopped takes nothing.
+    fn least(&self, reals: &[RealServer]) -> u8 {
+        let usable = reals.iter().filter(|r| r.state == RealState::Up && r.weight > 0);
+        usable.map(|r| self.level(r)).min().unwrap_or(0)
     }
 
     /// All real servers there are now, of all services.
@@ -128,7 +156,8 @@ impl Runner {
             if let Some(reals) = self.now.get(&(service.address, service.protocol)) {
                 service.reals.clone_from(reals);
             }
-            service.reals.iter_mut().for_each(|r| r.full |= self.full.contains(&r.address));
+            let least = self.least(&service.reals);
+            service.reals.iter_mut().for_each(|r| r.full |= self.level(r) > least);
             if self.draining {
                 let up = service.reals.iter_mut().filter(|r| r.state == RealState::Up);
                 up.for_each(|r| r.state = RealState::Drain);
@@ -151,6 +180,7 @@ impl Runner {
             }
             self.attached.insert(name.clone(), native);
         }
+        self.all_alike()?;
         // A route that is gone for a moment takes no interface away: only another configuration does.
         if !self.setup.plan.interfaces.is_empty() {
             let others: Vec<String> =
@@ -159,6 +189,18 @@ impl Runner {
                 self.attached.remove(&name);
                 kernel::detach(&name, &self.setup.pins)?;
             }
+        }
+        Ok(())
+    }
+
+    /// A driver's XDP sends to interfaces whose driver has it: where one has not, generic XDP serves all.
+    fn all_alike(&mut self) -> Result<(), String> {
+        if self.attached.values().all(|native| *native) {
+            return Ok(());
+        }
+        for (name, native) in self.attached.iter_mut().filter(|(_, native)| **native) {
+            *native = self.kernel.attach(name, true, &self.setup.pins)?;
+            self.warnings.push(format!("{name}: generic XDP here as well: packets go from one interface to another"));
         }
         Ok(())
     }

@@ -29,6 +29,14 @@ pub fn new() -> Lua {
     lua
 }
 
+/// Gives the memory back to the system that C libraries have let go of; so many bytes are kept. Whether any was.
+pub fn trim(keep: usize) -> bool {
+    // SAFETY: looks only at memory that the C library holds and nobody uses.
+    #[allow(unsafe_code)]
+    let released = unsafe { libc::malloc_trim(keep) };
+    released == 1
+}
+
 /// The mark of a fault.
 pub fn fault_mark() -> Value {
     Value::LightUserData(LightUserData(FAULT as *mut _))

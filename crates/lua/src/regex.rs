@@ -17,6 +17,8 @@ pub struct Options {
     dot_all: bool,
     extended: bool,
     utf: bool,
+    /// Without `U`: what is no UTF-8 is told.
+    check_utf: bool,
     anchored: bool,
     duplicate_names: bool,
     /// `o`: keep it.
@@ -38,7 +40,8 @@ impl Options {
                 b'm' => options.multi_line = true,
                 b's' => options.dot_all = true,
                 b'x' => options.extended = true,
-                b'u' | b'U' => options.utf = true,
+                b'u' => (options.utf, options.check_utf) = (true, true),
+                b'U' => options.utf = true,
                 b'a' => options.anchored = true,
                 b'D' => options.duplicate_names = true,
                 b'o' => options.once = true,
@@ -62,6 +65,8 @@ pub struct Expression {
     /// Names of groups with their numbers.
     pub names: Vec<(String, usize)>,
     locations: RefCell<CaptureLocations>,
+    /// Whether subjects are UTF-8 is looked at first.
+    check_utf: bool,
 }
 
 /// Expressions of one pattern, by their letters.
@@ -150,7 +155,7 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     let names = regex.capture_names().iter().enumerate();
     let names = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
     let locations = RefCell::new(regex.capture_locations());
-    Ok(Expression { regex, names, locations, duplicates: options.duplicate_names })
+    Ok(Expression { regex, names, locations, duplicates: options.duplicate_names, check_utf: options.check_utf })
 }
 
 fn explain(shown: &str, error: &pcre2::Error) -> Fault {
@@ -159,6 +164,24 @@ fn explain(shown: &str, error: &pcre2::Error) -> Fault {
     match error.offset().and_then(|at| shown.get(at..)).filter(|rest| !rest.is_empty()) {
         Some(rest) => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{rest}\"")),
         None => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\"")),
+    }
+}
+
+/// PCRE2's number (pcre2unicode(3)) for what is wrong with bytes that begin with a bad character: `length` bytes of it, or it is cut off.
+fn utf_error(bytes: &[u8], length: Option<usize>) -> i32 {
+    let first = bytes.first().copied().unwrap_or_default();
+    let whole = match first {
+        0xc0..=0xdf => 2,
+        0xe0..=0xef => 3,
+        _ => 4,
+    };
+    match length {
+        // PCRE2_ERROR_UTF8_ERR1 to ERR3: so many bytes are missing.
+        None => -2 - (whole - bytes.len().min(3) as i32),
+        // PCRE2_ERROR_UTF8_ERR20: a character begins with a byte of the middle of one.
+        Some(_) if (0x80..0xc0).contains(&first) => -22,
+        // PCRE2_ERROR_UTF8_ERR6 and its like: a byte that is none of the middle.
+        Some(at) => -7 - at.min(4) as i32,
     }
 }
 
@@ -179,11 +202,19 @@ impl Expression {
         if from > subject.len() {
             return Ok(None);
         }
+        if self.check_utf
+            && let Err(e) = std::str::from_utf8(subject)
+        {
+            return Err(Fault(format!(
+                "pcre_exec() failed: {}",
+                utf_error(&subject[e.valid_up_to()..], e.error_len())
+            )));
+        }
         let mut locations = self.locations.borrow_mut();
         match self.regex.captures_read_at(&mut locations, subject, from) {
             Ok(None) => Ok(None),
             Ok(Some(_)) => Ok(Some(show(&mut (0..self.regex.captures_len()).map(|n| locations.get(n))))),
-            Err(e) => Err(Fault(format!("pcre2_match() failed: {}", e.code()))),
+            Err(e) => Err(Fault(format!("pcre_exec() failed: {}", e.code()))),
         }
     }
 
@@ -208,6 +239,15 @@ mod tests {
         assert_eq!(groups("A", "i", "xa", 0), Some(vec![Some((1, 2))]));
         assert_eq!(groups("a", "a", "xa", 0), None);
         assert_eq!(groups("a", "a", "xa", 1), Some(vec![Some((1, 2))]));
+    }
+
+    #[test]
+    fn bad_utf8_has_pcre2_s_number() {
+        let cut = find("你.".as_bytes(), b"u").expect("it is well formed");
+        let number = |subject: &[u8]| cut.exec(subject, 0, |_| ()).expect_err("it is no UTF-8").0;
+        assert_eq!(number(b"\xe4\xbd\xa0\xe5"), "pcre_exec() failed: -4");
+        assert_eq!(number(b"\xe4\xbd\xa0\xe5\xa5"), "pcre_exec() failed: -3");
+        assert_eq!(number(b"\x80"), "pcre_exec() failed: -22");
     }
 
     #[test]

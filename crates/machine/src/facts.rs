@@ -68,6 +68,9 @@ pub struct Facts {
     pub now: Moving,
     /// Between the two.
     pub seconds: f64,
+    /// What it costs a thread to sleep and be woken, nanoseconds of CPU time; 0: not known.
+    #[serde(default)]
+    pub wake_ns: u64,
     /// Connection tracking, where the kernel does that.
     pub conntrack: Option<Conntrack>,
     /// The limits of this process's group.
@@ -103,6 +106,7 @@ impl Facts {
     pub fn since(before: Moving, began: Instant) -> Facts {
         let mut facts = Facts { before, now: Moving::read(), format: FORMAT, ..Facts::default() };
         facts.seconds = began.elapsed().as_secs_f64();
+        facts.wake_ns = crate::wake::cost_ns();
         facts.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         facts.kernel = setting("kernel.osrelease").unwrap_or_default();
         facts.up_s = first_number(&read_to_string("/proc/uptime").unwrap_or_default());

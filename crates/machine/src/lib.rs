@@ -1,6 +1,6 @@
 //! What this machine is and does, as values: files of `/proc` and `/sys`, and netlink. Never the text of another program.
 //!
-//! From: the kernel. To: the doctor's rules (`facts`), the stress tool's verdict (`own`, `neighbour`, `probe`). A fact that
+//! From: the kernel. To: the doctor's rules (`facts`), the stress tool's verdict (`own`, `neighbour`, `probe`, `queue`). A fact that
 //! cannot be read is a fact that is not known; nothing here judges.
 
 pub mod cgroup;
@@ -14,7 +14,10 @@ pub mod netlink;
 pub mod own;
 pub mod probe;
 pub mod processes;
+pub mod queue;
+pub mod shaping;
 pub mod sockets;
 pub mod system;
+pub mod wake;
 
 pub use facts::Facts;

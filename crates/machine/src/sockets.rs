@@ -126,14 +126,14 @@ struct Way {
 }
 
 /// One socket as the kernel tells it.
-struct Told {
+pub(crate) struct Told {
     state: u8,
-    from: IpAddr,
-    from_port: u16,
+    pub(crate) from: IpAddr,
+    pub(crate) from_port: u16,
     to: IpAddr,
     to_port: u16,
-    queue: u32,
-    room: u32,
+    pub(crate) queue: u32,
+    pub(crate) room: u32,
     inode: u32,
 }
 
@@ -239,6 +239,20 @@ pub fn users(ports: &[u16]) -> io::Result<Vec<User>> {
         })?;
     }
     Ok(users)
+}
+
+/// TCP sockets that listen; `each` gets one and its attributes. `more`: which of those are asked for (`idiag_ext`).
+pub(crate) fn tcp_listeners(netlink: &mut Netlink, more: u8, mut each: impl FnMut(&Told, &[u8])) -> io::Result<()> {
+    for family in [INET, INET6] {
+        let mut request = request(family, TCP, 1 << LISTEN);
+        request[2] = more;
+        netlink.dump(BY_FAMILY, &request, |_, m| {
+            if let Some(told) = Told::read(m) {
+                each(&told, &m[INET_MESSAGE..]);
+            }
+        })?;
+    }
+    Ok(())
 }
 
 fn request(family: u8, protocol: u8, states: u32) -> [u8; REQUEST] {

@@ -2,6 +2,7 @@
 
 use crate::group::Group;
 use crate::id::Id;
+use crate::leaving::{Parting, Settling};
 use crate::limits::{TRAIL_BYTES, TRAIL_MESSAGES, TRAIL_SECONDS};
 use crate::mailbox::Mailbox;
 use crate::message::Message;
@@ -45,6 +46,8 @@ pub(crate) enum Put {
     Known,
     /// The channel is gone.
     Deleted,
+    /// It is another process's now (`leaving`).
+    Left,
 }
 
 /// What a channel has, as publishers are told.
@@ -82,6 +85,8 @@ pub(crate) struct State {
     /// What filters hear it by, as of the group's version of them.
     taps: Vec<Arc<Channel>>,
     taps_version: u64,
+    /// It is another process's: nothing is published here any more.
+    pub(crate) left: bool,
 }
 
 /// What a look for the next message finds.
@@ -126,8 +131,14 @@ impl Channel {
                 timeout: 0,
                 taps: Vec::new(),
                 taps_version: 0,
+                left: false,
             }),
         }
+    }
+
+    /// Whether its messages and ids are given by this process alone.
+    pub fn is_own(&self) -> bool {
+        self.kind == Kind::Own
     }
 
     /// Its whole name: `group/id`.
@@ -172,6 +183,9 @@ impl Channel {
         let mut state = self.lock();
         if self.is_deleted() {
             return Put::Deleted;
+        }
+        if state.left {
+            return Put::Left;
         }
         if let Some(id) = given.filter(|id| *id <= state.last) {
             self.fill(&mut state, id, length, now, make);
@@ -314,6 +328,63 @@ impl Channel {
         self.shared.subscribers(1);
         state.add_reader(mailbox);
         Some(state.after(start, number, self.kind))
+    }
+
+    /// The same for one that goes on from another process, exactly where it stood there.
+    pub(crate) fn attach_after(&self, mailbox: &Arc<Mailbox>, after: Id, now: i64) -> Option<()> {
+        self.attach(mailbox, &Start::Newest, 0, now)?;
+        let mut state = self.lock();
+        // Where the buffer did not come with it, the ids go on behind what it has had.
+        state.last = state.last.max(after);
+        Some(())
+    }
+
+    /// Its buffer, which is another process's from now on.
+    pub(crate) fn part(self: &Arc<Self>, now: i64) -> Parting {
+        let mut state = self.lock();
+        self.trim(&mut state, now, None);
+        state.left = true;
+        Parting {
+            channel: self.clone(),
+            last: state.last,
+            dropped: state.dropped,
+            behind: state.behind,
+            has_published: state.has_published,
+            requested: state.requested,
+            timeout: state.timeout,
+            messages: state.messages.iter().cloned().collect(),
+        }
+    }
+
+    /// Takes over what another process had of it: messages that it does not have yet.
+    pub(crate) fn settle(self: &Arc<Self>, from: &Settling<'_>, messages: Vec<Message>, now: i64) {
+        let mut state = self.lock();
+        if self.is_deleted() {
+            return;
+        }
+        let was_empty = state.messages.is_empty();
+        state.last = state.last.max(from.last);
+        state.dropped = state.dropped.max(from.dropped);
+        state.has_published |= from.has_published;
+        state.requested = state.requested.max(from.requested);
+        state.timeout = state.timeout.max(from.timeout);
+        state.touched = now;
+        for message in messages {
+            let at = state.messages.partition_point(|m| m.id < message.id);
+            if message.id <= state.dropped || state.messages.get(at).is_some_and(|m| m.id == message.id) {
+                continue;
+            }
+            self.shared.stored(message.bytes());
+            self.group.stored(message.bytes());
+            self.latest.fetch_max(message.order, Ordering::AcqRel);
+            state.last = state.last.max(message.id);
+            state.messages.insert(at, Arc::new(message));
+        }
+        if was_empty {
+            state.behind = from.behind.min(state.messages.len());
+            state.behind_bytes = state.messages.iter().take(state.behind).map(|m| m.bytes()).sum();
+        }
+        self.tell(&state);
     }
 
     /// The same, backwards.

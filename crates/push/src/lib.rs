@@ -5,6 +5,7 @@
 mod channel;
 mod group;
 mod id;
+mod leaving;
 pub mod limits;
 mod mailbox;
 mod message;
@@ -20,6 +21,7 @@ mod topics;
 pub use channel::{Channel, Info};
 pub use group::{Group, Limits, Totals};
 pub use id::{BadId, Id, Position};
+pub use leaving::{Heir, Late, Parting, Settling};
 pub use mailbox::Mailbox;
 pub use message::{Draft, Marks, Message};
 pub use packed::{NotPacked, Packed};

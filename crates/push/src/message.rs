@@ -16,6 +16,8 @@ pub struct Draft<'a> {
     pub event: &'a [u8],
     /// What MQTT says of it.
     pub marks: Marks<'a>,
+    /// The bytes as `permessage-deflate` has them (RFC 7692 section 7.2.1); empty: they are not to be sent so.
+    pub deflated: &'a [u8],
 }
 
 /// What MQTT says of a message beside its bytes. The default is what is published otherwise: it counts as QoS 1.
@@ -59,6 +61,8 @@ pub struct Message {
     topic: Option<Arc<[u8]>>,
     /// An event as a chunk of HTTP/1, and how long what frames it is before it.
     eventsource: OnceLock<(Box<[u8]>, u8)>,
+    /// A compressed frame of WebSocket.
+    deflated: Option<Box<[u8]>>,
 }
 
 /// A message of this type is binary for WebSocket.
@@ -93,6 +97,12 @@ impl Message {
             properties: draft.marks.properties.into(),
             topic: None,
             eventsource: OnceLock::new(),
+            deflated: (!draft.deflated.is_empty()).then(|| {
+                let mut frame = Vec::with_capacity(draft.deflated.len() + websocket::MAX_HEADER);
+                websocket::write_header(opcode | websocket::DEFLATED, draft.deflated.len() as u64, &mut frame);
+                frame.extend_from_slice(draft.deflated);
+                frame.into()
+            }),
         }
     }
 
@@ -106,6 +116,7 @@ impl Message {
             properties: self.properties.clone(),
             topic: Some(topic),
             eventsource: OnceLock::new(),
+            deflated: self.deflated.clone(),
             ..*self
         }
     }
@@ -127,6 +138,16 @@ impl Message {
         }
     }
 
+    /// Where it stands among all messages of the store.
+    pub fn order(&self) -> u64 {
+        self.order
+    }
+
+    /// When it was published, Unix time.
+    pub fn at(&self) -> i64 {
+        self.at
+    }
+
     pub(crate) fn is_retained(&self) -> bool {
         self.retain
     }
@@ -144,6 +165,11 @@ impl Message {
     /// Its bytes as a frame of WebSocket.
     pub fn frame(&self) -> &[u8] {
         &self.frame
+    }
+
+    /// The same compressed, for clients of `permessage-deflate`, where it was published so.
+    pub fn deflated_frame(&self) -> Option<&[u8]> {
+        self.deflated.as_deref()
     }
 
     /// The type it was published with; empty for none.
@@ -194,7 +220,8 @@ impl Message {
     /// What it costs, for the bill.
     pub(crate) fn bytes(&self) -> usize {
         let texts = self.content_type.len() + self.event.len() + self.properties.len();
-        size_of::<Message>() + self.frame.len() + texts + 32
+        let deflated = self.deflated.as_ref().map_or(0, |frame| frame.len());
+        size_of::<Message>() + self.frame.len() + texts + deflated + 32
     }
 }
 

@@ -78,7 +78,13 @@ impl<'b> Packed<'b> {
                 expiry: (self.said != 0).then_some(left),
                 properties: self.properties,
             },
+            deflated: b"",
         }
+    }
+
+    /// The message itself, for who has had it from another process before any channel did.
+    pub fn message(&self, id: crate::Id, at: i64) -> std::sync::Arc<Message> {
+        std::sync::Arc::new(Message::new(id, 0, at, self.expires, self.draft(at)))
     }
 
     /// Whether nobody is to get it any more.
@@ -123,8 +129,13 @@ fn parse(bytes: &[u8]) -> Option<Packed<'_>> {
 impl Message {
     /// Appends the message as [`Packed::write`] does.
     pub fn pack(&self, now: i64, out: &mut Vec<u8>) {
-        let draft =
-            Draft { data: self.data(), content_type: self.content_type(), event: self.event(), marks: self.marks(now) };
+        let draft = Draft {
+            data: self.data(),
+            content_type: self.content_type(),
+            event: self.event(),
+            marks: self.marks(now),
+            deflated: b"",
+        };
         Packed::write(&draft, self.expires, now, out);
     }
 }
@@ -136,7 +147,7 @@ mod tests {
     #[test]
     fn what_is_packed_is_read() {
         let marks = Marks { retain: true, origin: 7, expiry: Some(60), properties: b"\x01\x01", at_most_once: true };
-        let draft = Draft { data: b"hello", content_type: b"text/plain", event: b"", marks };
+        let draft = Draft { data: b"hello", content_type: b"text/plain", marks, ..Draft::default() };
         let mut out = Vec::new();
         Packed::write(&draft, 1060, 1000, &mut out);
         let packed = Packed::read(&out).unwrap();

@@ -3,6 +3,7 @@
 use crate::channel::{Channel, Info, Kind, Put};
 use crate::group::Group;
 use crate::id::Id;
+use crate::leaving::Heir;
 use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, MAX_BUFFER, PARTS};
 use crate::mailbox::Mailbox;
 use crate::message::{Draft, Message};
@@ -10,14 +11,14 @@ use crate::packed::Packed;
 use crate::subscription::{Options, Place, Start, Subscription};
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
-use std::sync::atomic::{AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard};
 
 /// The time, as the caller knows it: Unix seconds.
 pub type Now = i64;
 
 /// What a publisher wants of a channel from now on.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Keep {
     /// So many messages are kept.
     pub length: usize,
@@ -88,13 +89,15 @@ pub struct Sums {
 /// What all channels count in.
 #[derive(Debug, Default)]
 pub(crate) struct Shared {
-    order: AtomicU64,
+    pub(crate) order: AtomicU64,
     messages: AtomicU64,
     memory: AtomicUsize,
     channels: AtomicU64,
     subscribers: AtomicI64,
     /// The latest second that anybody has named: ids never go back.
     second: AtomicI64,
+    /// Channels are another process's.
+    pub(crate) left: AtomicBool,
 }
 
 impl Shared {
@@ -135,18 +138,20 @@ impl Shared {
 /// The channels, in parts with a lock each; that of a part is taken before that of a channel, never the other way round.
 #[derive(Debug)]
 pub struct Store {
-    parts: Vec<Mutex<Part>>,
-    groups: Mutex<HashMap<Box<[u8]>, Arc<Group>>>,
+    pub(crate) parts: Vec<Mutex<Part>>,
+    pub(crate) groups: Mutex<HashMap<Box<[u8]>, Arc<Group>>>,
     hasher: RandomState,
-    shared: Arc<Shared>,
+    pub(crate) shared: Arc<Shared>,
+    /// Who is told what happens to channels that have left.
+    pub(crate) heir: Mutex<Option<Heir>>,
     limit: AtomicUsize,
     /// The part that is swept next.
     next: AtomicUsize,
 }
 
 #[derive(Debug, Default)]
-struct Part {
-    channels: HashMap<Box<[u8]>, Arc<Channel>>,
+pub(crate) struct Part {
+    pub(crate) channels: HashMap<Box<[u8]>, Arc<Channel>>,
     /// The last id of a channel that is gone: who makes one of that name goes on behind it.
     floor: Id,
 }
@@ -158,6 +163,7 @@ impl Default for Store {
             groups: Mutex::default(),
             hasher: RandomState::new(),
             shared: Arc::default(),
+            heir: Mutex::default(),
             limit: AtomicUsize::new(DEFAULT_MEMORY),
             next: AtomicUsize::new(0),
         }
@@ -224,14 +230,22 @@ impl Store {
             }
             channel.lock().timeout = keep.channel_timeout;
             let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, expires, draft);
-            if let Put::Done(message, info) = channel.publish(now, None, keep.length.min(MAX_BUFFER), make) {
-                self.retain(&channel, &message);
-                return Ok(Published { id: message.id, info });
+            match channel.publish(now, None, keep.length.min(MAX_BUFFER), make) {
+                Put::Done(message, info) => {
+                    self.retain(&channel, &message);
+                    return Ok(Published { id: message.id, info });
+                }
+                Put::Left if self.publish_late(name, &draft, keep, expires, now) => {
+                    // What its id is, the other process knows.
+                    return Ok(Published { id: Id { time: now, tag: 0 }, info: channel.info(now) });
+                }
+                Put::Left => self.stay(),
+                Put::Known | Put::Deleted => {}
             }
         }
     }
 
-    fn retain(&self, channel: &Channel, message: &Arc<Message>) {
+    pub(crate) fn retain(&self, channel: &Channel, message: &Arc<Message>) {
         if message.is_retained() {
             channel.group.retained().put(channel.id(), message.clone(), &self.shared);
         }
@@ -262,7 +276,7 @@ impl Store {
                 self.retain(channel, &message);
                 Ok(Some(info))
             }
-            Put::Known | Put::Deleted => Ok(None),
+            Put::Known | Put::Deleted | Put::Left => Ok(None),
         }
     }
 
@@ -286,29 +300,40 @@ impl Store {
     /// A limit is reached.
     pub fn subscribe_filter(
         &self,
-        group: &[u8],
+        group_name: &[u8],
         filter: &[u8],
         mailbox: &Arc<Mailbox>,
         options: Options,
         now: Now,
     ) -> Result<Subscription, Refused> {
         let now = self.second(now);
-        let group = self.group(group);
+        let group = self.group(group_name);
         let limit = group.limits().subscribers;
         if options.accounting && is_reached(limit, group.totals().subscribers, 1) {
             return Err(Refused::GroupSubscribers);
         }
+        let place = self.filter_place(group_name, filter, now, |tap| tap.attach(mailbox, &Start::Newest, 0, now))?;
+        Ok(Subscription::new(mailbox.clone(), vec![place]))
+    }
+
+    /// The channel of a filter, made where there is none, with a subscriber that `attach` adds.
+    pub(crate) fn filter_place(
+        &self,
+        group: &[u8],
+        filter: &[u8],
+        now: i64,
+        attach: impl FnOnce(&Arc<Channel>) -> Option<Id>,
+    ) -> Result<Place, Refused> {
         self.make_room(CHANNEL_BYTES + 2 * filter.len(), now)?;
+        let group = self.group(group);
         let make = || {
             // Whatever stands before the first slash is the group's.
             let name = [b"/", filter].concat();
             let (group, shared) = (group.clone(), self.shared.clone());
             Arc::new(Channel::of_kind(Kind::Tap, &name, group, shared, Id::default(), now))
         };
-        let place = group.tap(filter, make, |tap| {
-            tap.attach(mailbox, &Start::Newest, 0, now).map(|after| Place::new(tap.clone(), after))
-        });
-        place.map(|place| Subscription::new(mailbox.clone(), vec![place])).ok_or(Refused::NoChannel)
+        let place = group.tap(filter, make, |tap| attach(tap).map(|after| Place::new(tap.clone(), after)));
+        place.ok_or(Refused::NoChannel)
     }
 
     /// Subscribes to channels, which are made where there are none.
@@ -372,6 +397,7 @@ impl Store {
 
     /// Deletes a channel; what it had.
     pub fn delete(&self, name: &[u8], now: Now) -> Option<Info> {
+        self.delete_late(name);
         let mut part = self.part(name);
         let channel = part.channels.remove(name)?;
         let info = channel.info(now);
@@ -421,7 +447,7 @@ impl Store {
         }
     }
 
-    fn make_room(&self, bytes: usize, now: i64) -> Result<(), Refused> {
+    pub(crate) fn make_room(&self, bytes: usize, now: i64) -> Result<(), Refused> {
         let is_full = || self.shared.memory.load(Relaxed).saturating_add(bytes) > self.limit.load(Relaxed);
         if is_full() {
             // Some of it may be of no use any more; one part at a time, so that a flood of publishers does not stand still for it.
@@ -433,7 +459,7 @@ impl Store {
         Ok(())
     }
 
-    fn channel(&self, name: &[u8], accounting: bool, now: i64) -> Result<Arc<Channel>, Refused> {
+    pub(crate) fn channel(&self, name: &[u8], accounting: bool, now: i64) -> Result<Arc<Channel>, Refused> {
         self.channel_of(Kind::Own, name, accounting, now)
     }
 
@@ -453,6 +479,8 @@ impl Store {
         }
         let floor = if kind == Kind::Followed { Id::default() } else { part.floor };
         let channel = Arc::new(Channel::of_kind(kind, name, group, self.shared.clone(), floor, now));
+        // Under the part's lock, under which those that are there already leave.
+        channel.lock().left = kind == Kind::Own && self.shared.left.load(SeqCst);
         part.channels.insert(name.into(), channel.clone());
         Ok(channel)
     }
@@ -463,7 +491,7 @@ impl Store {
     }
 
     /// The second for ids and deadlines: it never goes back.
-    fn second(&self, now: Now) -> i64 {
+    pub(crate) fn second(&self, now: Now) -> i64 {
         self.shared.second.fetch_max(now, Relaxed).max(now)
     }
 }

@@ -23,7 +23,7 @@ impl Start<'_> {
 }
 
 /// What a subscriber may.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// It does not make the channels that it names.
     pub existing_only: bool,
@@ -103,6 +103,21 @@ impl Subscription {
     /// Its channels.
     pub fn channels(&self) -> impl ExactSizeIterator<Item = &Arc<Channel>> {
         self.places.all().iter().map(|p| &p.channel)
+    }
+
+    /// Where it stands in each of its channels.
+    pub fn places(&self) -> impl ExactSizeIterator<Item = (&Arc<Channel>, Id)> {
+        self.places.all().iter().map(|p| (&p.channel, p.after))
+    }
+
+    /// The number of the channel whose message was taken last.
+    pub fn active(&self) -> Option<u32> {
+        Some(self.active).filter(|active| *active != u32::MAX)
+    }
+
+    /// The same as another process said it.
+    pub(crate) fn set_active(&mut self, active: Option<u32>) {
+        self.active = active.filter(|a| (*a as usize) < self.places.all().len()).unwrap_or(u32::MAX);
     }
 
     /// Goes on at the thread of another mailbox.

@@ -47,7 +47,7 @@ impl Service for File {
         Ok(plan)
     }
 
-    fn balancer(&self) -> fn(server::master::balancer::Link) -> i32 {
+    fn balancer(&self) -> fn(server::master::balancer::BalancerLine) -> i32 {
         |_| 0
     }
 
@@ -131,7 +131,8 @@ fn work(start: WorkerStart) -> i32 {
                 return 0;
             }
             Some(Order::Terminate) => return 0,
-            Some(Order::MasterGone | Order::Try(_) | Order::EndTrial | Order::Balanced(_)) | None => {}
+            Some(Order::MasterGone | Order::Try(_) | Order::EndTrial | Order::Balanced(_) | Order::HandOver(_))
+            | None => {}
         }
     }
 }

@@ -27,6 +27,7 @@ pub mod status;
 pub mod stream;
 pub mod temp;
 pub mod tls;
+pub mod upgrade;
 pub mod upstream;
 pub mod worker;
 pub mod zone;

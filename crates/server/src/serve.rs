@@ -11,6 +11,7 @@ use crate::master::ask::{Reply, Request, ask};
 use crate::master::{self, Link, Options, Order, Plan, Service, Tried, Worker, WorkerStart};
 use crate::process_settings::DirectorySpec;
 use crate::snapshot::Snapshot;
+use crate::upgrade::{self, HandOver, Succession};
 use crate::worker::process::Workers;
 use conf::{Disk, Files, Recorder};
 use doctor::canary::{End, Wish};
@@ -18,13 +19,20 @@ use std::ffi::OsString;
 use std::path::Path;
 use std::process::ExitCode;
 use std::sync::Arc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use trial::Trial;
 
 pub use payload::unpack;
 
 /// How long the master may take to show what it runs.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a new binary may take until it serves with all that the old one had.
+const UPGRADE: Duration = Duration::from_secs(60);
+/// How long a shutdown waits for connections that are on their way to another process, and how often it looks.
+const HANDING: Duration = Duration::from_secs(30);
+/// The other process says that it is ready before this one is told to go, on another way.
+const BEGINNING: Duration = Duration::from_millis(100);
+const LOOK: Duration = Duration::from_millis(5);
 /// Permission bits of directories for temporary files.
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -59,12 +67,30 @@ pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
     opens && way.is_some()
 }
 
+/// `-s upgrade`: the binary that is on the disk now takes over from the one that runs, connections included.
+fn upgrade_running(pid_file: &Path) -> ExitCode {
+    let outcome = ask(pid_file, &Request::Upgrade).and_then(|mut asked| asked.next(Some(UPGRADE)));
+    match outcome {
+        Ok(Reply::Kept(text)) => {
+            process_line(Level::Notice, format_args!("{text}"));
+            return ExitCode::SUCCESS;
+        }
+        Ok(Reply::Refused(why)) => process_line(Level::Emerg, format_args!("no upgrade: {why}")),
+        Ok(_) => process_line(Level::Emerg, format_args!("no upgrade: the server says something else")),
+        Err(why) => process_line(Level::Emerg, format_args!("no upgrade: {why}")),
+    }
+    ExitCode::FAILURE
+}
+
 fn send_signal(which: &Which, signal: &str) -> ExitCode {
     let reading = read(&Disk, which, 1);
     let Some(snapshot) = reading.snapshot else {
         complain(&reading.problems, &reading.tree.sources);
         return ExitCode::FAILURE;
     };
+    if signal == "upgrade" {
+        return upgrade_running(&snapshot.process.pid);
+    }
     if master::signal_master(signal, &snapshot.process.pid) { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
@@ -140,7 +166,7 @@ impl Service for Server {
         Box::new(work)
     }
 
-    fn balancer(&self) -> fn(master::balancer::Link) -> i32 {
+    fn balancer(&self) -> fn(master::balancer::BalancerLine) -> i32 {
         crate::balancer::helper::run
     }
 }
@@ -246,9 +272,20 @@ pub fn canary(wish: &Wish, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) -> Re
     }
 }
 
+/// Waits until connections that are on their way to another process are there, though not for ever. False: this one is to end now.
+fn wait_for(handing: &HandOver, link: &mut Link) -> bool {
+    let (soon, end) = (Instant::now() + BEGINNING, Instant::now() + HANDING);
+    while Instant::now() < if handing.has_begun() { end } else { soon } && !handing.is_over() {
+        if matches!(link.wait(Some(LOOK)), Some(Order::Terminate)) {
+            return false;
+        }
+    }
+    true
+}
+
 /// The worker process's control thread.
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { generation, payload, listeners, files, mut link, .. } = start;
+    let WorkerStart { generation, payload, listeners, files, predecessor, mut link, .. } = start;
     let first = match snapshot(&payload, generation, &files, &link) {
         Ok(s) => s,
         Err(text) => {
@@ -257,6 +294,8 @@ fn work(start: WorkerStart) -> i32 {
         }
     };
     let mut timeout = first.process.worker_shutdown_timeout;
+    crate::worker::begin_at_rest(predecessor.is_some());
+    crate::modules::nchan::succession::set_memory(first.main.nchan.memory());
     let mut workers = match Workers::start(&first, &listeners) {
         Ok(w) => w,
         Err(e) => {
@@ -267,10 +306,13 @@ fn work(start: WorkerStart) -> i32 {
     keep_caches(&first);
     crate::acme::follow(&first);
     crate::tls::ocsp::stapling::follow(&first);
+    // Said before the master hears that this one serves, and tells the other to go.
+    let succession = predecessor.map(|line| upgrade::succeed(line, workers.threads()));
     link.applied(generation);
     crate::balancer::watch::configure(&first, link.reporter());
     crate::balancer::load::configure(&first);
     drop((first, listeners));
+    let mut handing: Option<HandOver> = None;
     let mut trial: Option<Trial> = None;
     loop {
         match link.wait(trial.as_ref().and_then(Trial::next_look)) {
@@ -316,7 +358,15 @@ fn work(start: WorkerStart) -> i32 {
                 workers.write_logs();
                 reopen.apply();
             }
+            Some(Order::HandOver(line)) => handing = Some(upgrade::hand_over(line, workers.threads(), link.reporter())),
             Some(Order::Quit) => {
+                succession.iter().for_each(Succession::end);
+                if let Some(handing) = &handing
+                    && !wait_for(handing, &mut link)
+                {
+                    workers.stop();
+                    return 0;
+                }
                 crate::acme::stop();
                 master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));

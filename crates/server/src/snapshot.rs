@@ -1,18 +1,20 @@
 //! The running configuration: immutable, shared by all threads, swapped whole on a reload.
-//! Made by `config`, read by everything after it.
+//! Made by `config` (`build.rs`), read by everything after it.
 
+mod build;
+pub mod kept;
+
+use crate::config::Matching;
 use crate::config::pattern::Scratch;
 use crate::config::variables::Variable;
-use crate::config::{Build, Matching};
 use crate::log::error::ErrorLog;
 use crate::log::file::OpenFiles;
 use crate::log::lines::Lines;
-use crate::modules::core::ServerSettings;
+use crate::modules::core::server::ServerSettings;
 use crate::modules::{LocationConf, MainConf};
-use crate::modules::{http_block, upstream_block};
 use crate::process_settings::{ErrorLogSpec, ErrorLogTarget, ListenSpec, ProcessSettings};
 use crate::request::route::{LocationTree, Port};
-use conf::Problem;
+use kept::Kept;
 use std::cell::{OnceCell, RefCell};
 use std::ops::Deref;
 use std::rc::Rc;
@@ -36,9 +38,9 @@ pub struct ServerConf {
     /// Values of `http` and `server` level.
     pub core: ServerSettings,
     /// `ssl_*`
-    pub ssl: crate::modules::ssl::ServerSettings,
+    pub ssl: crate::tls::settings::ServerSettings,
     /// `acme_certificate`
-    pub acme: Option<crate::modules::acme::Wanted>,
+    pub acme: Option<crate::acme::settings::Wanted>,
     /// `status_zone`
     pub zone: Option<Arc<crate::status::zones::Zone>>,
     /// `tunnel_pass` stands in it: CONNECT is let in.
@@ -71,8 +73,8 @@ pub struct Location {
     pub conf: LocationConf,
     /// The directive that names who answers, as it was written; empty: there is none on this level.
     pub handler: Box<str>,
-    /// The phases that the values are about.
-    pub busy: crate::modules::Busy,
+    /// Who takes part in its requests.
+    pub participants: Arc<crate::request::steps::Participants>,
     /// The locations inside.
     pub inside: LocationTree,
     /// Inside an `if` or `limit_except`.
@@ -118,70 +120,6 @@ pub struct Snapshot {
 }
 
 impl Snapshot {
-    /// Makes a snapshot of what was read, unless there are errors; and says what is wrong with it as a whole.
-    /// Opens no file: the logs do nothing until [`Snapshot::open_logs`].
-    pub fn build(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
-        let undeclared: Vec<_> = build.main.zones.undeclared().collect();
-        build.problems.extend(undeclared);
-        let stream = build.stream.take().map(|mut stream| {
-            stream.process = build.process.clone();
-            stream.error_logs.clone_from(&build.error_logs);
-            // Names of zones are the whole configuration's.
-            stream.main.zones.clone_from(&build.main.zones);
-            Snapshot::subsystem(*stream, generation)
-        });
-        let (whole, mut problems) = Snapshot::subsystem(build, generation);
-        let Some((stream, more)) = stream else { return (whole, problems) };
-        problems.extend(more);
-        let (Some(mut whole), Some(mut stream)) = (whole, stream) else { return (None, problems) };
-        for listen in stream.listens.drain(..) {
-            if whole.listens.iter().any(|l| l.address == listen.address && l.kind == listen.kind) {
-                problems.push(Problem::bare(format!("duplicate listen {} in \"http\" and \"stream\"", listen.address)));
-            }
-            whole.listens.push(listen);
-        }
-        whole.stream = Some(Arc::new(stream));
-        (Some(whole), problems)
-    }
-
-    /// The snapshot of one subsystem.
-    fn subsystem(mut build: Build<'_>, generation: u64) -> (Option<Snapshot>, Vec<Problem>) {
-        upstream_block::finish(&mut build);
-        crate::modules::otel::finish(&mut build);
-        crate::modules::guard::finish(&mut build);
-        let tables = http_block::finish(&mut build);
-        let variables = match build.variables.finish() {
-            Ok(v) => v,
-            Err(unknown) => {
-                build.problems.extend(unknown.into_iter().map(Problem::bare));
-                Vec::new()
-            }
-        };
-        if build.problems.iter().any(|p| p.level.is_fatal()) {
-            return (None, build.problems);
-        }
-        let snapshot = Snapshot {
-            generation,
-            loaded_ms: runtime::clock::wall_ms(),
-            end: None,
-            process: build.process,
-            main: build.main,
-            prefix: build.prefix,
-            directories: build.directories,
-            state_files: build.state_files,
-            error_logs: build.error_logs,
-            servers: tables.servers,
-            locations: tables.locations,
-            uses_request_body: variables.iter().any(|v| &*v.name == "request_body"),
-            variables,
-            groups: build.groups,
-            listens: tables.listens,
-            ports: tables.ports,
-            stream: None,
-        };
-        (Some(snapshot), build.problems)
-    }
-
     /// The paths of all log files.
     pub fn log_paths(&self) -> Vec<std::path::PathBuf> {
         let mut paths: Vec<_> = self.stream.as_ref().map_or_else(Vec::new, |s| s.log_paths());
@@ -263,10 +201,8 @@ pub struct ThreadSnapshot {
     pub files: RefCell<crate::files::cache::Caches>,
     /// Used transactions of `modsecurity`, to be used again.
     pub judges: RefCell<Vec<Box<waf::Transaction>>>,
-    /// LuaJIT, once there is a program to run.
-    pub lua: crate::modules::lua::machine::Made,
-    /// Contexts of QuickJS.
-    pub js: crate::modules::js::Pool,
+    /// What modules keep: machines of LuaJIT, contexts of QuickJS.
+    pub kept: Kept,
     /// The view of `stream {}`.
     pub stream: Option<Rc<ThreadSnapshot>>,
     /// For each listener of the thread, the index of its address in `listens`; beyond them all: the address is gone.
@@ -294,26 +230,8 @@ impl ThreadSnapshot {
         stream: Option<Rc<ThreadSnapshot>>,
         whole: Option<Arc<Snapshot>>,
     ) -> ThreadSnapshot {
-        let (scratch, lines, files, judges, lua, js, places) = Default::default();
-        ThreadSnapshot { snapshot, scratch, lines, files, judges, lua, js, stream, places, whole }
-    }
-
-    /// A thread begins to serve under it.
-    pub fn begin(self: &Rc<ThreadSnapshot>) {
-        crate::modules::lua::start(self);
-        crate::modules::js::periodic::start(self);
-        if let Some(stream) = &self.stream {
-            crate::modules::lua::start(stream);
-        }
-    }
-
-    /// A thread serves nothing new under it.
-    pub fn leave(&self) {
-        crate::modules::lua::leave(self);
-        crate::modules::js::periodic::leave(self);
-        if let Some(stream) = &self.stream {
-            crate::modules::lua::leave(stream);
-        }
+        let (scratch, lines, files, judges, kept, places) = Default::default();
+        ThreadSnapshot { snapshot, scratch, lines, files, judges, kept, stream, places, whole }
     }
 
     /// The generation of the configuration that this is a view of.

@@ -3,7 +3,7 @@
 
 use rustix::fs::{Mode, OFlags};
 use std::io::{self, Write};
-use std::os::fd::OwnedFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::fs::DirBuilderExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -104,6 +104,16 @@ fn path_of(place: &TempPath, number: u64) -> PathBuf {
     }
     path.push(Path::new(&digits));
     path
+}
+
+/// Writes all of `bytes` at `offset`.
+pub fn write_file(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
+    while !bytes.is_empty() {
+        let n = rustix::io::pwrite(fd.as_fd(), bytes, offset)?;
+        bytes = &bytes[n..];
+        offset += n as u64;
+    }
+    Ok(())
 }
 
 #[cfg(test)]

@@ -1,7 +1,9 @@
 //! What tells programs apart whatever they call themselves: JA4 of a TLS ClientHello, and the order of a request's header lines.
 
+use crate::hash::Keyed;
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
+use std::hash::{BuildHasher, Hasher};
 
 /// What JA4 is made of.
 #[derive(Clone, Copy, Debug, Default)]
@@ -98,9 +100,8 @@ fn hash(text: &str) -> String {
     })
 }
 
-/// The order of header lines: FNV-1a over their names in lower case. Cookies come and go, so do conditions and ranges: those are left out.
+/// The order of header lines: a hash over their names, whatever their case. Cookies come and go, so do conditions and ranges: those are left out.
 pub fn header_order<'n>(names: impl Iterator<Item = &'n [u8]>, seed: u64) -> u64 {
-    const PRIME: u64 = 0x0100_0000_01b3;
     /// Lines that say nothing of the program.
     const LEFT_OUT: [&[u8]; 8] = [
         b"cookie",
@@ -112,13 +113,13 @@ pub fn header_order<'n>(names: impl Iterator<Item = &'n [u8]>, seed: u64) -> u64
         b"if-modified-since",
         b"cache-control",
     ];
-    names.filter(|name| !LEFT_OUT.iter().any(|out| name.eq_ignore_ascii_case(out))).fold(
-        0xcbf2_9ce4_8422_2325 ^ seed,
-        |hash, name| {
-            let hash = name.iter().fold(hash, |hash, b| (hash ^ u64::from(b.to_ascii_lowercase())).wrapping_mul(PRIME));
-            (hash ^ 0x0a).wrapping_mul(PRIME)
-        },
-    )
+    /// The bit that tells small letters from capitals, in each of eight bytes.
+    const SMALL: u64 = 0x2020_2020_2020_2020;
+    let mut hash = Keyed::fixed(seed).build_hasher();
+    for name in names.filter(|name| !LEFT_OUT.iter().any(|out| name.eq_ignore_ascii_case(out))) {
+        hash.add(name, |word| word | SMALL);
+    }
+    hash.finish()
 }
 
 #[cfg(test)]

@@ -7,6 +7,7 @@ pub mod bans;
 pub mod breaker;
 pub mod challenge;
 pub mod fingerprint;
+pub mod hash;
 pub mod limiter;
 pub mod pace;
 pub mod rates;

@@ -32,6 +32,8 @@ pub(crate) struct Answered {
     pub sets_cookie: bool,
     /// The connection carries no other request.
     pub closes: bool,
+    /// Bytes of head and body, where the answer says how long it is.
+    pub bytes: Option<u64>,
 }
 
 /// Asks once. An error is a sentence for the user.
@@ -60,6 +62,10 @@ fn ask_http1(request: &Request, stream: &mut Transport) -> Result<Answered, Stri
         sets_cookie: named("set-cookie"),
         closes: value(KnownHeader::Connection).is_some_and(|v| v.to_ascii_lowercase().contains("close"))
             || (head.starts_with(b"HTTP/1.0") && !named("connection")),
+        bytes: value(KnownHeader::ContentLength).and_then(|v| v.trim().parse::<u64>().ok()).map(|body| {
+            let end = memchr::memmem::find(&head, b"\r\n\r\n").map_or(head.len(), |at| at + 4);
+            body.saturating_add(end as u64)
+        }),
     })
 }
 
@@ -135,6 +141,7 @@ fn of_fields(fields: &HeaderBlock) -> Result<Answered, String> {
         location: value(b"location").map(|v| String::from_utf8_lossy(v).into_owned()),
         sets_cookie: value(b"set-cookie").is_some(),
         closes: false,
+        bytes: value(b"content-length").and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok()),
     })
 }
 

@@ -5,7 +5,7 @@ use crate::condition::{self, Condition};
 use crate::find_max::{self, Found, Step, Trial};
 use crate::hold::{self, HoldPlan, HoldSecond, HoldWatch};
 use crate::options::{self, Options, STRESS};
-use crate::plan::{Part, Plan};
+use crate::plan::{Address, Part, Plan};
 use crate::preflight;
 use crate::report::compare::Outcome;
 use crate::report::json::{FoundSummary, Summary, csv};
@@ -13,6 +13,7 @@ use crate::report::live::{Live, Shown, Steps};
 use crate::report::{compare, html, text};
 use crate::run::{Record, run};
 use crate::system::Interrupts;
+use crate::target_api::TargetApi;
 use serde::Serialize;
 use std::io::{IsTerminal, Write};
 use std::path::Path;
@@ -174,11 +175,12 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
     let plan = Plan::new(o)?;
     let mut out = Printer::new(o);
     plan.notes.iter().filter(|_| !o.quiet).for_each(|note| out.print(&format!("{note}\n")));
+    let api = o.api.as_deref().map(TargetApi::new).transpose()?;
     let findings = match &fleet {
         _ if o.no_preflight => Vec::new(),
         // What the agents' machines lack, they say themselves.
-        Some(_) => preflight::target(&plan),
-        None => preflight::check(&plan),
+        Some(_) => preflight::target(&plan, api.as_ref()),
+        None => preflight::check(&plan, api.as_ref()),
     };
     findings.iter().filter(|_| !o.quiet).for_each(|f| out.print(&format!("note: {f}\n")));
     let machines = fleet.as_ref().map_or(1, |f| f.len());
@@ -193,7 +195,15 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
         None => run(trial.map(|t| t.of(&plan)).as_ref().unwrap_or(&plan), &mut live),
     };
     let (record, found, code) = if o.find_max {
-        let trial = |trial| go(Some(trial)).and_then(whole);
+        // Who cannot say it now is asked again with the next step.
+        let turned_away = || api.as_ref().and_then(|api| api.turned_away(port_of(&plan)).ok());
+        let trial = |trial| {
+            let before = turned_away();
+            let mut record = go(Some(trial)).and_then(whole)?;
+            let both = before.zip(turned_away());
+            record.evidence.turned_away = both.map_or(0, |(before, after)| after.since(&before));
+            Ok(record)
+        };
         let is_page = shown(o) == Shown::Page;
         let told = |step: &Step| {
             steps.borrow_mut().push(step_line(step));
@@ -236,6 +246,13 @@ fn measure(o: &Options, mut fleet: Option<&mut Fleet>, interrupts: Interrupts) -
     let (command, version) = (o.command.clone(), o.tool_version.clone());
     write_files(o, &Summary { find_max: found, command, version, ..Summary::new(&plan, &record, &findings) })?;
     Ok(if fails(&fail_if, &record) { CONDITION } else { code })
+}
+
+fn port_of(plan: &Plan) -> Option<u16> {
+    match &plan.address {
+        Address::Tcp(address) => Some(address.port()),
+        Address::Unix(_) => None,
+    }
 }
 
 /// A step of a search has to be whole: by half of one no rate is judged.

@@ -1,10 +1,14 @@
-//! `--find-max`: the highest rate at which the objectives hold. The search is pure; a caller tries the rates.
+//! `--find-max`: the highest rate at which the objectives hold, and at which the kernel turns nobody away. The search is pure; a caller
+//! tries the rates.
 
 use crate::condition::Condition;
 use crate::plan::{Load, Plan};
 use crate::report::time;
 use crate::run::Record;
+use crate::sample::Sample;
 use crate::schedule::Schedule;
+use crate::verdict::{Evidence, LOSS, LOSS_LEAST, SYN_LOST_NS};
+use machine::queue::Watched;
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
@@ -24,6 +28,10 @@ const LEAST_RATE: f64 = 1.0;
 const WARM_UP: f64 = 0.25;
 /// Less than this part of the wanted rate answered: the rate does not hold, whatever the objectives say.
 const REACHED: f64 = 0.985;
+/// So many of the answers were the quickest: they did not wait for others.
+const QUICK: f64 = 0.1;
+/// An accept queue that is filled to this part turns users away at the next peak.
+const QUEUE_FULL: f64 = 0.9;
 
 /// Where the search is. Rates are requests a second.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -186,13 +194,43 @@ fn settled(mut record: Record) -> Record {
 /// What did not hold. A rate that holds does so however the generator fared.
 fn failure(record: &Record, slo: &[Condition], rate: f64) -> Option<String> {
     let reached = record.rate();
+    // What was asked last could not be answered before the end: so much is under way where nothing waits, by the quickest answers.
+    let under_way = rate * record.sample.service.quantile(QUICK) as f64 / 1e9;
+    let wanted = rate * REACHED * record.seconds;
+    let kernel = kernel(&record.evidence, &record.sample);
     let failed = match slo.iter().find(|c| !c.holds(record)) {
         Some(condition) => condition.explain(record),
-        None if reached < rate * REACHED => format!("the rate was not reached (it is {reached:.0}/s)"),
-        None => return None,
+        None if record.on_time as f64 + under_way < wanted => {
+            format!("the rate was not reached (it is {reached:.0}/s)")
+        }
+        None => return kernel,
     };
+    let failed = kernel.map_or(failed.clone(), |kernel| format!("{failed}; {kernel}"));
     let limit = record.verdict.limit;
     Some(if limit.is_valid() { failed } else { format!("{failed}; limited by the {}", limit.name()) })
+}
+
+/// What the kernel saw though all objectives held: users were turned away, and came again.
+fn kernel(e: &Evidence, sample: &Sample) -> Option<String> {
+    // A socket's drops are of other things, too (bare ACKs where accepting is deferred), the machine's overflows of other sockets.
+    let dropped = |q: &Watched| q.dropped.min(e.counters.listen_overflows);
+    if let Some(queue) = e.queue.filter(|q| dropped(q) > 0) {
+        let (count, backlog) = (dropped(&queue), queue.backlog);
+        return Some(format!("kernel: {count} connections found the accept queue full (backlog {backlog})"));
+    }
+    if e.turned_away > 0 {
+        return Some(format!("kernel, by the target's API: {} connections found the accept queue full", e.turned_away));
+    }
+    if let Some(q) = e.queue.filter(|q| q.backlog > 0 && f64::from(q.most) >= f64::from(q.backlog) * QUEUE_FULL) {
+        return Some(format!("kernel: {} connections waited to be accepted, of {} that may", q.most, q.backlog));
+    }
+    if sample.connect.max() >= SYN_LOST_NS {
+        let longest = time(sample.connect.max() as f64);
+        return Some(format!("kernel: a handshake took {longest}: its SYN was not answered and had to be sent again"));
+    }
+    let segments = (sample.sent + sample.connects).max(1);
+    (sample.retransmits >= LOSS_LEAST && sample.retransmits as f64 / segments as f64 >= LOSS)
+        .then(|| format!("kernel: {} of about {segments} segments had to be sent again", sample.retransmits))
 }
 
 #[cfg(test)]
@@ -217,6 +255,21 @@ mod tests {
             let (steps, best) = search(1000.0 * off, 1000.0);
             assert!(steps <= MAX_STEPS && (950.0..=1000.0).contains(&best), "{off}: {best} after {steps}");
         }
+    }
+
+    #[test]
+    fn the_kernel_is_believed_where_two_of_its_counts_agree() {
+        let queue = |most, dropped| Some(Watched { most, backlog: 16, dropped });
+        let seen = |queue, overflows, turned_away| {
+            let counters = machine::own::Counters { listen_overflows: overflows, ..Default::default() };
+            let e = Evidence { queue, counters, turned_away, ..Evidence::default() };
+            kernel(&e, &Sample::new(1)).unwrap_or_default()
+        };
+        assert_eq!(seen(queue(3, 0), 9, 0), "", "another socket's");
+        assert_eq!(seen(queue(3, 9), 0, 0), "", "no overflow");
+        assert_eq!(seen(queue(17, 9), 5, 0), "kernel: 5 connections found the accept queue full (backlog 16)");
+        assert_eq!(seen(queue(15, 0), 0, 0), "kernel: 15 connections waited to be accepted, of 16 that may");
+        assert!(seen(None, 0, 3).starts_with("kernel, by the target's API: 3 connections"));
     }
 
     #[test]

@@ -2,7 +2,7 @@
 //!
 //! A run goes `options` -> `plan` -> `run` (`client` threads, `sample`) -> `verdict` -> `report`; `docs/stress.md` has the
 //! whole way. Shares nothing with the server but `wire`, so that each can be checked by others;
-//! what this machine is comes from `machine`.
+//! what this machine is comes from `machine`, and what a target says of itself is only ever a note beside what was measured (`target_api`).
 
 pub mod agent;
 mod ask;
@@ -20,5 +20,6 @@ pub mod sample;
 pub mod schedule;
 pub mod script;
 mod system;
+mod target_api;
 mod transport;
 pub mod verdict;

@@ -8,6 +8,7 @@ use crate::verdict::{Evidence, Verdict, judge};
 use machine::neighbour::{self, Endpoint, Neighbour};
 use machine::own::{self, Counters};
 use machine::probe::Probe;
+use machine::queue;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::atomic::Ordering;
@@ -91,6 +92,7 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         clients.push(Client::new(plan, thread).map_err(|e| format!("thread {thread}: {e}"))?);
     }
     let probe = Probe::start(handshakes(plan));
+    let queue = queue::Watch::start(handshakes(plan).filter(|_| is_local(plan)));
     let interface = interface(plan);
     let before = Counters::read(interface.as_deref());
     let began = SystemTime::now();
@@ -136,6 +138,8 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
         time_waits: own::time_waits(),
         descriptors,
         connections: plan.connections as u64,
+        queue: queue.finish(),
+        turned_away: 0,
     };
     let verdict = judge(&sample, &evidence);
     let series = collected.series.into_values().collect();
@@ -221,7 +225,7 @@ fn collect(
     (collected, start + wall.min(planned))
 }
 
-fn interface(plan: &Plan) -> Option<String> {
+pub(crate) fn interface(plan: &Plan) -> Option<String> {
     match &plan.address {
         Address::Tcp(address) => own::interface_to(address.ip()),
         Address::Unix(_) => None,

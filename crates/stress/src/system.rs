@@ -128,13 +128,6 @@ pub(crate) fn sharpen_timers() {
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1_u64, 0, 0, 0) };
 }
 
-/// Gives this thread a descriptor table of its own, so that the process's limit holds for each thread.
-pub(crate) fn own_descriptors() -> io::Result<()> {
-    // SAFETY: no pointers. Descriptors opened so far stay usable in both tables; the thread uses only its own from now on.
-    let result = unsafe { libc::unshare(libc::CLONE_FILES) };
-    if result < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
-}
-
 /// Ctrl-C and SIGTERM, taken as facts instead of an end.
 #[derive(Debug)]
 pub struct Interrupts(OwnedFd);

@@ -23,7 +23,9 @@ impl Transport {
         let mut dialer = Dialer::new(plan, 0).map_err(|e| e.to_string())?;
         let socket = dialer.dial().map_err(|e| format!("connecting: {e}"))?;
         if !wait_for(&socket, PollFlags::OUT, patience)? {
-            return Err(format!("connecting took longer than {patience:?}"));
+            return Err(format!(
+                "connecting took longer than {patience:?}: nobody is there, a firewall drops it, or the target has no route back to this machine"
+            ));
         }
         let error = rustix::net::sockopt::socket_error(&socket).and_then(|e| e);
         error.map_err(|e| format!("connecting: {}", io::Error::from(e)))?;
@@ -42,6 +44,12 @@ impl Transport {
     pub(crate) fn agreed_on_http2(&self) -> Option<bool> {
         self.tls.as_ref().map(|tls| tls.alpn_protocol() == Some(Http::Two.alpn()))
     }
+}
+
+/// Whether a bare handshake is answered in time, be it by a refusal.
+pub(crate) fn is_connected(plan: &Plan, patience: Duration) -> Result<bool, String> {
+    let socket = Dialer::new(plan, 0).and_then(|mut dialer| dialer.dial()).map_err(|e| e.to_string())?;
+    wait_for(&socket, PollFlags::OUT, patience)
 }
 
 /// Waits until a socket is ready, or for so long; whether it is. An error is a sentence for the user.

@@ -37,6 +37,7 @@ mod texts;
 mod transaction;
 mod transform;
 mod variable;
+mod watchers;
 
 pub use problem::{Place, Problem};
 pub use rule::Sanitise;

@@ -30,6 +30,9 @@ pub const MAX_BACKTRACKED_BYTES: u64 = 1 << 21;
 pub const LINEAR_SIZE_BYTES: usize = 1 << 22;
 /// Bytes that its states may take for each thread that uses it. They are made while values are looked through.
 pub const LINEAR_CACHE_BYTES: usize = 1 << 18;
+/// Bytes of a value that libinjection looks at for SQL. It folds operands and looks each word up in its list: 64 kB of `a=` cost it 35 ms. What it knows of a
+/// value is in its first words; what stands behind is for the expressions.
+pub const MAX_INJECTION_BYTES: usize = 4_096;
 /// Full stops (or backticks) of one word that libinjection is given.
 pub const MAX_WORD_DOTS: usize = 32;
 /// Work that one transaction may cost: bytes that operators and transformations looked at, one for each. A request that needs
@@ -79,13 +82,16 @@ pub const MAX_PART_HEADER_BYTES: usize = 16_384;
 /// Bytes of a multipart boundary: RFC 2046 section 5.1.1.
 pub const MAX_BOUNDARY_BYTES: usize = 70;
 
-/// Values that a transaction remembers from one request to the next, and how long each may be: half a megabyte together.
+/// Values that a transaction remembers from one request to the next, and how long each may be: with two bits for each rule of the Core Rule Set, half a
+/// megabyte together.
 pub const MAX_MEMO_VALUES: usize = 1_024;
 /// Bytes of a remembered value.
 pub const MAX_MEMO_VALUE_BYTES: usize = 384;
 
 /// Records that the store in memory keeps for all collections together.
 pub const MAX_RECORDS: usize = 100_000;
+/// Bytes of them together: a thousand for each address of a crowd.
+pub const MAX_STORE_BYTES: usize = 100 << 20;
 /// Variables of one stored record.
 pub const MAX_RECORD_VARIABLES: usize = 256;
 /// Bytes of a stored name, key or value.

@@ -27,8 +27,6 @@ pub(crate) struct Rule {
     pub targets: Box<[Target]>,
     /// What it asks.
     pub operator: Operator,
-    /// Its number in the prefilter of its phase.
-    pub slot: u32,
     /// The transformations before the operator.
     pub chain: ChainId,
     /// `multiMatch`: every stage at which the value may differ, the untouched one first.

@@ -16,6 +16,7 @@ use crate::select::Select;
 use crate::settings::Settings;
 use crate::transform::Transform;
 use crate::variable::{Collection, Source as SourceOf};
+use crate::watchers::Watchers;
 use std::collections::HashMap;
 use std::sync::Arc;
 
@@ -38,9 +39,12 @@ pub struct Rules {
     pub(crate) phases: [Vec<u32>; PHASES + 1],
     /// Transformation chains: what comes before, and the last step. The first is no chain.
     pub(crate) chains: Vec<(ChainId, Option<Transform>)>,
+    /// What each rule's operator needs of a value.
+    pub(crate) needs: Vec<Need>,
     /// Prefilters of requests (phases 1 and 2) and of answers (the others).
-    pub(crate) needs: [Vec<Need>; 2],
     pub(crate) literals: [Literals; 2],
+    /// Who looks at what, in the same two.
+    pub(crate) watchers: [Watchers; 2],
     pub(crate) names: Names,
     /// What decides beforehand that a rule does not match, by its number.
     pub(crate) gates: Vec<Gate>,
@@ -99,15 +103,17 @@ impl Rules {
     /// How many expressions and lists of phrases have a prefilter, and how many there are: for tests and measurements.
     pub fn prefiltered(&self) -> (usize, usize) {
         let with = |n: &&Need| !n.literals.is_empty() || !n.sets.is_empty();
-        let all = self.needs.iter().flatten();
-        (all.clone().filter(with).count(), all.count())
+        (self.needs.iter().filter(with).count(), self.needs.len())
     }
 
     /// The same rules, each of which looks at every value: what the prefilter leaves out must not differ.
     #[must_use]
     pub fn without_prefilter(mut self) -> Rules {
-        self.needs.iter_mut().flatten().for_each(|need| *need = Need::default());
+        self.needs.fill(Need::default());
         self.gates.fill(Gate::Open);
+        self.watchers.iter_mut().for_each(Watchers::open_all);
+        // Without that nothing is remembered of values.
+        self.rules.iter_mut().for_each(|rule| rule.is_plain = false);
         self
     }
 
@@ -120,7 +126,7 @@ impl Rules {
 struct Builder {
     chains: Vec<(ChainId, Option<Transform>)>,
     known_chains: HashMap<(ChainId, Transform), ChainId>,
-    needs: [Vec<Need>; 2],
+    needs: Vec<Need>,
     problems: Vec<Problem>,
 }
 
@@ -137,8 +143,10 @@ impl Builder {
         let mut rules = Vec::new();
         for (at, draft) in drafts.iter().enumerate() {
             let skip_to = self.skip_to(draft, at, &phases, &markers, &drafts);
-            let rule = self.rule(draft, &drafts, skip_to, &mut loader.names);
-            rules.extend(rule);
+            if let Some(rule) = self.rule(draft, &drafts, skip_to, &mut loader.names) {
+                self.needs.push(rule.operator.need());
+                rules.push(rule);
+            }
         }
         // All names are known now: which of them a selector of `TX` means is found out once.
         rules.iter_mut().flat_map(|r| r.targets.iter_mut()).for_each(|t| settle_slots(t, &loader.names));
@@ -146,10 +154,14 @@ impl Builder {
             self.problems.truncate(MAX_PROBLEMS);
             return Err(self.problems);
         }
-        let literals = self.needs.each_ref().map(|needs| {
-            let lists: Vec<&[Vec<u8>]> = needs.iter().map(|n| n.literals.as_slice()).collect();
+        let literals = [0, 1].map(|of_side| {
+            let is_asked = |rule: &Rule| side(rule.phase) == of_side;
+            let needs = rules.iter().zip(&self.needs);
+            let lists: Vec<&[Vec<u8>]> =
+                needs.map(|(rule, need)| if is_asked(rule) { need.literals.as_slice() } else { &[] }).collect();
             Literals::build(&lists)
         });
+        let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, of_side));
         let [request, response] = literals;
         let own =
             |message: String| vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }];
@@ -165,6 +177,7 @@ impl Builder {
             chains: self.chains,
             needs: self.needs,
             literals,
+            watchers,
             names: loader.names,
             notes: loader.notes,
             reads_files,
@@ -186,9 +199,6 @@ impl Builder {
             chain = self.chain(chain, *transform);
             stages.push(chain);
         }
-        let need = draft.operator.need();
-        let side = side(draft.phase);
-        self.needs[side].push(need);
         let mut effects = Vec::new();
         for effect in &actions.effects {
             match effect_of(effect, drafts, names) {
@@ -205,7 +215,6 @@ impl Builder {
             place: draft.place.clone(),
             targets,
             operator: draft.operator.clone(),
-            slot: (self.needs[side].len() - 1) as u32,
             chain,
             stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
             chained: actions.chain,

@@ -1,7 +1,7 @@
 //! Collections that outlive a transaction: `IP`, `SESSION` and the like. The engine knows the trait; a server may keep them in a
 //! zone that its threads share. [`Memory`] is the plain one.
 
-use crate::limits::{MAX_RECORD_VARIABLES, MAX_RECORDS, MAX_STORED_BYTES};
+use crate::limits::{MAX_RECORD_VARIABLES, MAX_RECORDS, MAX_STORE_BYTES, MAX_STORED_BYTES};
 use crate::variable::Stored;
 use std::collections::HashMap;
 use std::fmt;
@@ -45,13 +45,15 @@ struct Record {
     ends_s: u64,
 }
 
-/// Records in memory, at most [`MAX_RECORDS`] of them.
+/// Records in memory, at most [`MAX_RECORDS`] of them with [`MAX_STORE_BYTES`] together. What does not fit is not kept.
 #[derive(Debug, Default)]
 pub struct Memory(Mutex<Records>);
 
 #[derive(Debug, Default)]
 struct Records {
     all: HashMap<Key, Record>,
+    /// What they take together, roughly.
+    bytes: usize,
     /// When it was full and looked through for records that have ended: no more than once a second.
     swept_s: u64,
 }
@@ -59,44 +61,80 @@ struct Records {
 /// Which record.
 type Key = (Stored, Box<[u8]>);
 
+/// What a record takes beside its key and its variables, and a variable beside its name and value, roughly.
+const RECORD_BYTES: usize = 160;
+const VARIABLE_BYTES: usize = 80;
+
+fn bytes_of(name: &[u8], variable: &Variable) -> usize {
+    VARIABLE_BYTES + name.len() + variable.value.len()
+}
+
+impl Record {
+    fn bytes(&self, key: &[u8]) -> usize {
+        RECORD_BYTES + key.len() + self.variables.iter().map(|(name, variable)| bytes_of(name, variable)).sum::<usize>()
+    }
+}
+
+impl Records {
+    /// Makes room for a record by dropping those that have ended, at most once a second.
+    fn has_room(&mut self, bytes: usize, now_s: u64) -> bool {
+        let fits = |records: &Records| records.all.len() < MAX_RECORDS && records.bytes + bytes <= MAX_STORE_BYTES;
+        if !fits(self) && std::mem::replace(&mut self.swept_s, now_s) != now_s {
+            self.all.retain(|_, record| record.ends_s > now_s);
+            self.bytes = self.all.iter().map(|((_, key), record)| record.bytes(key)).sum();
+        }
+        fits(self)
+    }
+}
+
 impl Store for Memory {
     fn open(&self, collection: Stored, key: &[u8], timeout_s: u64, now_s: u64) -> Variables {
         if key.len() > MAX_STORED_BYTES {
             return Vec::new();
         }
         let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let Records { all: records, swept_s } = &mut *records;
-        if records.len() >= MAX_RECORDS && !records.contains_key(&(collection, key.into())) {
-            if std::mem::replace(swept_s, now_s) != now_s {
-                records.retain(|_, record| record.ends_s > now_s);
-            }
-            if records.len() >= MAX_RECORDS {
+        let which = (collection, Box::from(key));
+        if !records.all.contains_key(&which) {
+            let bytes = RECORD_BYTES + key.len();
+            if !records.has_room(bytes, now_s) {
                 // Full of what still lives: the new record starts empty each time, and is not kept.
                 return Vec::new();
             }
+            records.bytes += bytes;
         }
-        let record = records.entry((collection, key.into())).or_default();
+        let Records { all, bytes, .. } = &mut *records;
+        let record = all.entry(which).or_default();
+        let before = record.bytes(key);
         if record.ends_s <= now_s {
             record.variables.clear();
         }
         record.timeout_s = timeout_s;
         record.ends_s = now_s.saturating_add(timeout_s);
         record.variables.retain(|_, v| v.ends_s.is_none_or(|ends| ends > now_s));
+        *bytes -= before - record.bytes(key);
         record.variables.iter().map(|(name, v)| (name.clone(), v.value.clone())).collect()
     }
 
     fn change(&self, collection: Stored, key: &[u8], name: &[u8], update: Update<'_>, now_s: u64) -> Option<Box<[u8]>> {
         let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-        let record = records.all.get_mut(&(collection, key.into()))?;
+        let Records { all, bytes, .. } = &mut *records;
+        let record = all.get_mut(&(collection, key.into()))?;
         record.ends_s = now_s.saturating_add(record.timeout_s);
-        if record.variables.get(name).is_some_and(|v| v.ends_s.is_some_and(|ends| ends <= now_s)) {
-            record.variables.remove(name);
+        let has_ended = |v: &Variable| v.ends_s.is_some_and(|ends| ends <= now_s);
+        if record.variables.get(name).is_some_and(has_ended)
+            && let Some(gone) = record.variables.remove(name)
+        {
+            *bytes -= bytes_of(name, &gone);
         }
         let room = record.variables.len() < MAX_RECORD_VARIABLES && name.len() <= MAX_STORED_BYTES;
         let known = record.variables.get_mut(name);
+        if known.is_none() && !room {
+            return None;
+        }
         let value: Box<[u8]> = match update {
             Update::Unset => {
-                record.variables.remove(name);
+                let gone = record.variables.remove(name);
+                *bytes -= gone.map_or(0, |gone| bytes_of(name, &gone));
                 return None;
             }
             Update::Expire(seconds) => {
@@ -110,12 +148,17 @@ impl Store for Memory {
                 before.saturating_add(number).to_string().into_bytes().into()
             }
         };
+        let before = known.as_ref().map_or(0, |v| v.value.len());
+        let added = value.len() + if known.is_some() { 0 } else { VARIABLE_BYTES + name.len() };
+        if added > before && *bytes + added - before > MAX_STORE_BYTES {
+            return None;
+        }
+        *bytes = *bytes + added - before;
         match known {
             Some(variable) => variable.value.clone_from(&value),
-            None if room => {
+            None => {
                 record.variables.insert(name.into(), Variable { value: value.clone(), ends_s: None });
             }
-            None => return None,
         }
         Some(value)
     }
@@ -138,5 +181,49 @@ mod tests {
         assert!(store.open(Stored::Ip, b"a", 60, 1066).is_empty(), "nobody came for a minute");
         assert!(store.open(Stored::Session, b"a", 60, 1005).is_empty(), "another collection");
         assert_eq!(store.change(Stored::User, b"never opened", b"n", Update::Add(1), 1000), None);
+    }
+
+    #[test]
+    fn all_records_together_are_bounded() {
+        let store = Memory::default();
+        let value = vec![b'x'; MAX_STORED_BYTES];
+        let mut kept = 0;
+        'full: for n in 0..MAX_RECORDS {
+            let key = n.to_string();
+            store.open(Stored::Ip, key.as_bytes(), 60, 1000);
+            for name in 0..MAX_RECORD_VARIABLES {
+                let stored =
+                    store.change(Stored::Ip, key.as_bytes(), name.to_string().as_bytes(), Update::Set(&value), 1000);
+                if stored.is_none() {
+                    break 'full;
+                }
+                kept += value.len();
+            }
+        }
+        assert!((MAX_STORE_BYTES / 2..MAX_STORE_BYTES).contains(&kept), "{kept}");
+        let bytes = || {
+            let records = store.0.lock().unwrap();
+            (records.bytes, records.all.iter().map(|((_, key), record)| record.bytes(key)).sum::<usize>())
+        };
+        let (counted, there) = bytes();
+        assert_eq!(counted, there);
+        assert!(
+            store.change(Stored::Ip, b"0", b"0", Update::Add(1), 1000).is_some(),
+            "what is there may become shorter"
+        );
+        store.open(Stored::Ip, b"0", 60, 2000);
+        store.change(Stored::Ip, b"0", b"b", Update::Set(b"x"), 2000);
+        store.change(Stored::Ip, b"0", b"b", Update::Unset, 2000);
+        let (counted, there) = bytes();
+        assert_eq!(counted, there);
+        let large = vec![b'k'; MAX_STORED_BYTES];
+        for n in 0..16_u8 {
+            let key = [&large[1..], &[n]].concat();
+            store.open(Stored::User, &key, 60, 2001);
+            assert!(
+                store.change(Stored::User, &key, b"n", Update::Set(&large), 2001).is_some(),
+                "what has ended makes room"
+            );
+        }
     }
 }

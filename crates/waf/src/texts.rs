@@ -176,9 +176,38 @@ impl Texts {
         entry.memo.flatten()
     }
 
-    /// Whether an operator with these needs may match a text. `side` says which prefilter, `slot` which of its bits.
+    /// Whether a rule's operator may match a text. `side` says which prefilter.
     #[inline]
-    pub(crate) fn may_match(&mut self, rules: &Rules, side: usize, text: TextId, slot: u32, need: &Need) -> bool {
+    pub(crate) fn may_match(&mut self, rules: &Rules, side: usize, text: TextId, rule: usize) -> bool {
+        let need = &rules.needs[rule];
+        if !self.has_bytes(text, need) {
+            return false;
+        }
+        if need.literals.is_empty() {
+            return true;
+        }
+        let at = self.literals(rules, side, text);
+        self.bits[at + rule / 64] >> (rule % 64) & 1 == 1
+    }
+
+    /// Which of some rules, the bits of one word, may match a text.
+    pub(crate) fn may_match_any(&mut self, rules: &Rules, side: usize, text: TextId, word: usize, asked: u64) -> u64 {
+        let at = self.literals(rules, side, text);
+        let mut left = asked & self.bits[at + word];
+        let mut rest = left;
+        while rest != 0 {
+            let bit = rest.trailing_zeros();
+            rest &= rest - 1;
+            if !self.has_bytes(text, &rules.needs[word * 64 + bit as usize]) {
+                left &= !(1 << bit);
+            }
+        }
+        left
+    }
+
+    /// Whether a text has the length and the bytes that an operator needs.
+    #[inline]
+    fn has_bytes(&mut self, text: TextId, need: &Need) -> bool {
         let Some(entry) = self.entries.get_mut(text.0 as usize) else { return false };
         if (entry.len as usize) < need.length {
             return false;
@@ -188,23 +217,24 @@ impl Texts {
                 entry.set = ByteSet::of(&self.bytes[entry.start as usize..(entry.start + entry.len) as usize]);
                 entry.has_set = true;
             }
-            if !need.sets.iter().all(|set| set.meets(&entry.set)) {
-                return false;
-            }
+            return need.sets.iter().all(|set| set.meets(&entry.set));
         }
-        if need.literals.is_empty() {
-            return true;
-        }
-        let mut at = entry.bits[side];
-        if at == UNKNOWN {
-            at = self.bits.len() as u32;
-            entry.bits[side] = at;
+        true
+    }
+
+    /// Where the bits of a prefilter's result for a text begin.
+    #[inline]
+    fn literals(&mut self, rules: &Rules, side: usize, text: TextId) -> usize {
+        let entry = &mut self.entries[text.0 as usize];
+        if entry.bits[side] == UNKNOWN {
+            let at = self.bits.len();
+            entry.bits[side] = at as u32;
             let literals = &rules.literals[side];
-            self.bits.resize(self.bits.len() + literals.words(), 0);
+            self.bits.resize(at + literals.words(), 0);
             let bytes = &self.bytes[entry.start as usize..(entry.start + entry.len) as usize];
             self.work += bytes.len() as u64;
-            literals.scan(bytes, &mut self.bits[at as usize..]);
+            literals.scan(bytes, &mut self.bits[at..]);
         }
-        self.bits[at as usize + slot as usize / 64] >> (slot % 64) & 1 == 1
+        self.entries[text.0 as usize].bits[side] as usize
     }
 }

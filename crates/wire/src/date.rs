@@ -92,6 +92,17 @@ pub fn format_http(unix_seconds: i64) -> [u8; 29] {
     text
 }
 
+/// `Thu, 31-Dec-37 23:55:55 GMT`; after 2037 with a year of four digits (`ngx_http_cookie_time`).
+pub fn write_cookie(unix_seconds: i64, out: &mut Vec<u8>) {
+    let date = format_http(unix_seconds);
+    out.extend_from_slice(&date[..7]);
+    out.push(b'-');
+    out.extend_from_slice(&date[8..11]);
+    out.push(b'-');
+    out.extend_from_slice(if date[12..16] > b"2037"[..] { &date[12..16] } else { &date[14..16] });
+    out.extend_from_slice(&date[16..]);
+}
+
 /// `20/Nov/2026:20:41:09 +0000`, as `$time_local`. `offset_minutes` is local time minus UTC.
 pub fn format_log(unix_seconds: i64, offset_minutes: i32) -> [u8; 26] {
     let civil = Civil::from_unix(unix_seconds + 60 * i64::from(offset_minutes));
@@ -307,6 +318,19 @@ mod tests {
     use super::*;
 
     const MOMENT: i64 = 1_795_207_269;
+
+    #[test]
+    fn cookie_times_have_short_years_until_2037() {
+        for (at, text) in [
+            (784_111_777, "Sun, 06-Nov-94 08:49:37 GMT"),
+            (2_145_916_555, "Thu, 31-Dec-37 23:55:55 GMT"),
+            (2_145_916_800, "Fri, 01-Jan-2038 00:00:00 GMT"),
+        ] {
+            let mut out = Vec::new();
+            write_cookie(at, &mut out);
+            assert_eq!(String::from_utf8(out).unwrap(), text);
+        }
+    }
 
     #[test]
     fn formats() {

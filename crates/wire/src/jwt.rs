@@ -1,5 +1,5 @@
-//! JSON Web Tokens in their compact form (RFC 7515 section 7.1): three parts in base64url. What the JSON in them says, and whether
-//! the signature is right, is for others.
+//! JSON Web Tokens in their compact forms: signed, three parts in base64url (RFC 7515 section 7.1), or encrypted, five (RFC 7516
+//! section 7.1). What the JSON in them says, and whether signature or seal is right, is for others.
 
 use crate::encoding::{Alphabet, base64_decode};
 
@@ -47,6 +47,46 @@ pub fn parse(text: &[u8]) -> Result<Token<'_>, NoToken> {
     Ok(Token { signed, header: decode(header)?, payload: decode(payload)?, signature: decode(signature)? })
 }
 
+/// An encrypted token, cut up and decoded.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Encrypted<'t> {
+    /// The header as it came: the seal is over it as well.
+    pub protected: &'t [u8],
+    /// The header, JSON.
+    pub header: Vec<u8>,
+    /// The key that the content is sealed with, sealed itself.
+    pub key: Vec<u8>,
+    /// What the seal begins with.
+    pub iv: Vec<u8>,
+    /// The content.
+    pub content: Vec<u8>,
+    /// What proves it.
+    pub tag: Vec<u8>,
+}
+
+/// Cuts an encrypted token up.
+///
+/// # Errors
+/// See [`NoToken`].
+pub fn parse_encrypted(text: &[u8]) -> Result<Encrypted<'_>, NoToken> {
+    if text.len() > MAX_TOKEN {
+        return Err(NoToken::TooLong);
+    }
+    let mut parts = text.splitn(6, |b| *b == b'.');
+    let parts = std::array::from_fn(|_| parts.next());
+    let [Some(protected), Some(key), Some(iv), Some(content), Some(tag), None] = parts else {
+        return Err(NoToken::Parts(text.split(|b| *b == b'.').count()));
+    };
+    Ok(Encrypted {
+        protected,
+        header: decode(protected)?,
+        key: decode(key)?,
+        iv: decode(iv)?,
+        content: decode(content)?,
+        tag: decode(tag)?,
+    })
+}
+
 /// Decodes base64url without padding.
 ///
 /// # Errors
@@ -74,5 +114,9 @@ mod tests {
         assert_eq!(parse(b"e30.e30.a+b="), Err(NoToken::Encoding));
         assert_eq!(parse(b"e30.e30.").map(|t| t.signature), Ok(vec![]));
         assert_eq!(parse(&[b'a'; MAX_TOKEN + 1]), Err(NoToken::TooLong));
+        let sealed = parse_encrypted(b"e30..AAEC.Zg.AQ").expect("it is one");
+        assert_eq!((sealed.protected, sealed.key.len(), sealed.content.as_slice()), (&b"e30"[..], 0, &b"f"[..]));
+        assert_eq!(parse_encrypted(b"a.b.c"), Err(NoToken::Parts(3)));
+        assert_eq!(parse_encrypted(b"a.b.c.d.e.f"), Err(NoToken::Parts(6)));
     }
 }

@@ -14,6 +14,8 @@ pub mod jwt;
 pub mod memcached;
 pub mod mp4;
 pub mod mqtt;
+pub mod permessage_deflate;
+pub mod picture;
 pub mod preread;
 pub mod priority;
 pub mod proxy_protocol;

@@ -25,10 +25,19 @@ impl Priority {
 
 /// Reads a value. None: it is no dictionary, and is as good as none (RFC 9218 section 5).
 pub fn parse(value: &[u8]) -> Option<Priority> {
+    read(value, Priority::DEFAULT)
+}
+
+/// What the server's own header makes of what the client has said: members that are there count, the client's others stay (RFC 9218
+/// section 8).
+pub fn refine(said: Option<Priority>, value: &[u8]) -> Option<Priority> {
+    read(value, said.unwrap_or(Priority::UNSAID))
+}
+
+fn read(value: &[u8], mut found: Priority) -> Option<Priority> {
     if value.len() > MAX_VALUE {
         return None;
     }
-    let mut found = Priority::DEFAULT;
     let value = value.trim_ascii();
     if value.is_empty() {
         return Some(found);
@@ -62,6 +71,15 @@ fn is_key(key: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_changes_what_it_names() {
+        let said = Some(Priority { urgency: 5, incremental: true });
+        assert_eq!(refine(said, b"u=1"), Some(Priority { urgency: 1, incremental: true }));
+        assert_eq!(refine(said, b"i=?0"), Some(Priority { urgency: 5, incremental: false }));
+        assert_eq!(refine(None, b"u=6"), Some(Priority { urgency: 6, incremental: true }));
+        assert_eq!(refine(said, b"U"), None);
+    }
 
     #[test]
     fn two_members_have_a_meaning() {

@@ -98,6 +98,8 @@ pub const PING: u8 = 9;
 pub const PONG: u8 = 10;
 /// A part of a message that began before.
 pub const CONTINUATION: u8 = 0;
+/// Beside the opcode of a message's first frame: it is compressed (RFC 7692 section 6).
+pub const DEFLATED: u8 = 0x40;
 /// A header of a server's frame is as long as this at most.
 pub const MAX_HEADER: usize = 10;
 /// What a server answers a key with is made of it and this (RFC 6455 section 1.3).
@@ -140,6 +142,8 @@ pub struct FromClient {
     pub opcode: u8,
     /// It is whole, or the last part.
     pub last: bool,
+    /// The message that begins with it is compressed; whether that was agreed on is the caller's to look at.
+    pub deflated: bool,
     mask: [u8; 4],
     /// How long its header is, and what follows.
     pub size: Size,
@@ -152,8 +156,11 @@ pub struct FromClient {
 /// of more than 63 bits.
 pub fn read_from_client(bytes: &[u8]) -> Result<Option<FromClient>, NoFrame> {
     let &[first, second, ref rest @ ..] = bytes else { return Ok(None) };
-    let (opcode, last) = (first & 0x0f, first & 0x80 != 0);
-    if second & 0x80 == 0 || first & 0x70 != 0 || matches!(opcode, 3..=7 | 11..) {
+    let (opcode, last, deflated) = (first & 0x0f, first & 0x80 != 0, first & DEFLATED != 0);
+    if second & 0x80 == 0 || first & 0x30 != 0 || matches!(opcode, 3..=7 | 11..) {
+        return Err(NoFrame);
+    }
+    if deflated && !matches!(opcode, TEXT | BINARY) {
         return Err(NoFrame);
     }
     let (header, payload) = match (second & 0x7f, rest) {
@@ -167,7 +174,7 @@ pub fn read_from_client(bytes: &[u8]) -> Result<Option<FromClient>, NoFrame> {
     }
     let Some(mask) = bytes.get(header - 4..header) else { return Ok(None) };
     let mask = mask.try_into().expect("it has four bytes");
-    Ok(Some(FromClient { opcode, last, mask, size: Size { header, payload } }))
+    Ok(Some(FromClient { opcode, last, deflated, mask, size: Size { header, payload } }))
 }
 
 impl FromClient {
@@ -211,6 +218,7 @@ mod tests {
         let read = read_from_client;
         let frame = read(&[0x81, 0x82, 1, 2, 3, 4, b'h' ^ 1, b'i' ^ 2]).unwrap().unwrap();
         assert_eq!((frame.opcode, frame.last, frame.size.header, frame.size.payload), (TEXT, true, 6, 2));
+        assert!(!frame.deflated && read(&[0xc1, 0x80, 1, 2, 3, 4]).unwrap().unwrap().deflated);
         let mut out = Vec::new();
         frame.unmask(&[b'h' ^ 1, b'i' ^ 2], &mut out);
         assert_eq!(out, b"hi");
@@ -218,7 +226,15 @@ mod tests {
         assert_eq!(read(&[0x81, 0x82, 1, 2]), Ok(None));
         let long = read(&[0x02, 0xff, 0, 0, 0, 0, 0, 1, 0, 0, 9, 9, 9, 9]).unwrap().unwrap();
         assert_eq!((long.opcode, long.last, long.size.header, long.size.payload), (BINARY, false, 14, 65_536));
-        for bad in [&[0x81, 2][..], &[0xc1, 0x82], &[0x83, 0x82], &[0x8b, 0x80], &[0x09, 0x80], &[0x89, 0xfe, 0, 126]] {
+        for bad in [
+            &[0x81, 2][..],
+            &[0xa1, 0x82],
+            &[0xc9, 0x80],
+            &[0x83, 0x82],
+            &[0x8b, 0x80],
+            &[0x09, 0x80],
+            &[0x89, 0xfe, 0, 126],
+        ] {
             assert_eq!(read(bad), Err(NoFrame), "{bad:?}");
         }
         assert_eq!(read(&[0x82, 0xff, 0x80, 0, 0, 0, 0, 0, 0, 0]), Err(NoFrame));

@@ -35,6 +35,8 @@ impl Contexts {
     pub const STREAM_UPSTREAM: Contexts = Contexts(1 << 13);
     /// `acme_issuer {}`
     pub const ACME_ISSUER: Contexts = Contexts(1 << 14);
+    /// `oidc_provider {}`
+    pub const OIDC_PROVIDER: Contexts = Contexts(1 << 15);
     /// Both kinds of `if`.
     pub const IF_ANY: Contexts = Contexts::IF_IN_SERVER.union(Contexts::IF_IN_LOCATION);
     /// `http {}` and what is in it, but for `upstream {}`.
@@ -46,9 +48,9 @@ impl Contexts {
     /// `stream {}` and its servers.
     pub const STREAM_ALL: Contexts = Contexts::STREAM.union(Contexts::STREAM_SERVER);
     /// Everywhere.
-    pub const ANY: Contexts = Contexts((1 << 15) - 1);
+    pub const ANY: Contexts = Contexts(u16::MAX);
 
-    const NAMES: [(&'static str, Contexts); 16] = [
+    const NAMES: [(&'static str, Contexts); 17] = [
         ("main", Contexts::MAIN),
         ("events", Contexts::EVENTS),
         ("http", Contexts::HTTP),
@@ -64,6 +66,7 @@ impl Contexts {
         ("stream-server", Contexts::STREAM_SERVER),
         ("stream-upstream", Contexts::STREAM_UPSTREAM),
         ("acme_issuer", Contexts::ACME_ISSUER),
+        ("oidc_provider", Contexts::OIDC_PROVIDER),
         ("any", Contexts::ANY),
     ];
 
@@ -89,7 +92,7 @@ impl Contexts {
 
     /// The names in the set, for documentation.
     pub fn names(self) -> impl Iterator<Item = &'static str> {
-        Self::NAMES[..15].iter().filter(move |(_, context)| self.contains(*context)).map(|&(name, _)| name)
+        Self::NAMES[..16].iter().filter(move |(_, context)| self.contains(*context)).map(|&(name, _)| name)
     }
 
     /// The set in a row of the directive table.

@@ -25,7 +25,6 @@ const INSTEAD: &[(&str, &str, &str)] = &[
     ("ngx_http_array_var_module", "the array-var module", "map"),
     ("ngx_http_encrypted_session_module", "the encrypted-session module", "secure_link and userid"),
     ("ngx_http_upload_progress_module", "the upload-progress module", "the API's counters (api)"),
-    ("nginx_module_vts", "the traffic-status module", "status_zone, api, prometheus and dashboard"),
     ("nchan_redis", "nchan's storage in Redis", ""),
     ("nchan_rest", "a part of nchan", "what docs/push.md names"),
     ("nginx_plus", "NGINX Plus", "what docs/api.md and docs/health.md name"),
@@ -141,6 +140,8 @@ mod tests {
             "ngx_cache_purge",
             "ngx_http_fancyindex_module",
             "ngx_http_dav_ext_module",
+            "ngx_http_oidc_module",
+            "nginx_module_vts",
             "nchan",
         ];
         for known in all().filter(|known| !known.nginx && !here.contains(&known.module)) {

@@ -44,14 +44,8 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
     let (mut client, mut accepted) = pair(&server)?;
     let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(1)).with_interval(Duration::from_secs(1));
     SockRef::from(&client).set_tcp_keepalive(&keepalive).map_err(failed("keepalive"))?;
-    let crowd = crowd(&server, &keepalive)?;
-    bench.say(&format!("  {} more connections, each with a keepalive each second (so_keepalive=1s:1s:)", crowd.len()));
-    let began = Instant::now();
-    // What is waited for is that nothing happens: silence, three times as long as tracking has patience.
-    bench.wait("", || began.elapsed() >= LIVES)?;
+    let (total, reset) = crowd(bench, &server, &keepalive)?;
     talk(&mut client, &mut accepted).map_err(failed("a connection with keepalives"))?;
-    let total = crowd.len();
-    let reset = crowd.into_iter().filter_map(|(mut c, mut a)| talk(&mut c, &mut a).err()).count();
     bench.say(&format!("  after {} s of silence {reset} of {total} are reset", LIVES.as_secs()));
     if reset > 0 {
         return Err(Stop::Failed("keepalives do not help".into()));
@@ -90,18 +84,60 @@ fn canaries(bench: &Bench, server: &TcpListener) -> Outcome {
     Err(Stop::Failed(format!("no canary was reset in {lived:?}")))
 }
 
-/// Idle connections with keepalives: as many as there are descriptors for, and tracking has room for.
-const CROWD: usize = 4_000;
+/// Idle connections with keepalives, if there are descriptors for as many.
+const CROWD: usize = 10_000;
+/// Descriptors that are none of them.
+const OTHERS: u64 = 100;
+/// Connections that may wait for the thread that accepts.
+const BACKLOG: i32 = 4_096;
 
-fn crowd(server: &TcpListener, keepalive: &TcpKeepalive) -> Result<Vec<(TcpStream, TcpStream)>, Stop> {
-    let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-    let fits = (limit / 4).min(CROWD as u64);
-    let one = || {
-        let (client, accepted) = pair(server)?;
-        SockRef::from(&client).set_tcp_keepalive(keepalive).map_err(failed("keepalive"))?;
-        Ok((client, accepted))
-    };
-    (0..fits).map(|_| one()).collect()
+/// How many connections were idle for [`LIVES`], and how many of them were reset. Their two ends are in descriptor tables of their own, so that the limit
+/// holds for each.
+fn crowd(bench: &Bench, server: &TcpListener, keepalive: &TcpKeepalive) -> Result<(usize, usize), Stop> {
+    let limit = machine::own::raise_descriptor_limit(CROWD as u64 + OTHERS);
+    let count = CROWD.min(limit.saturating_sub(OTHERS) as usize);
+    rustix::net::listen(server, BACKLOG).map_err(|e| failed("listen")(e.into()))?;
+    // Whoever waits for a connection that does not come gives up.
+    SockRef::from(server).set_read_timeout(Some(super::PATIENCE)).map_err(failed("listen"))?;
+    std::thread::scope(|scope| {
+        let (speak, spoken) = std::sync::mpsc::channel::<()>();
+        let other_end = scope.spawn(move || -> std::io::Result<()> {
+            machine::system::own_descriptors()?;
+            let mut all = Vec::with_capacity(count);
+            for _ in 0..count {
+                let (stream, _) = server.accept()?;
+                stream.set_read_timeout(Some(Duration::from_secs(5)))?;
+                all.push(stream);
+            }
+            // Nobody asks any more if the other end has failed.
+            if spoken.recv().is_ok() {
+                let mut word = [0; 4];
+                all.iter_mut().for_each(|s| drop(s.read_exact(&mut word).and_then(|()| s.write_all(b"pong"))));
+            }
+            Ok(())
+        });
+        let one = || -> std::io::Result<TcpStream> {
+            let client = TcpStream::connect(server.local_addr()?)?;
+            client.set_read_timeout(Some(super::PATIENCE))?;
+            SockRef::from(&client).set_tcp_keepalive(keepalive)?;
+            Ok(client)
+        };
+        let mut clients = (0..count).map(|_| one()).collect::<std::io::Result<Vec<_>>>().map_err(failed("connect"))?;
+        bench.say(&format!("  {count} more connections, each with a keepalive each second (so_keepalive=1s:1s:)"));
+        let began = Instant::now();
+        // What is waited for is that nothing happens: silence, three times as long as tracking has patience.
+        bench.wait("", || began.elapsed() >= LIVES)?;
+        let written: Vec<bool> = clients.iter_mut().map(|c| c.write_all(b"ping").is_ok()).collect();
+        let _ = speak.send(());
+        let mut word = [0; 4];
+        let mut answered = |(c, written): (&mut TcpStream, bool)| written && c.read_exact(&mut word).is_ok();
+        let alive = clients.iter_mut().zip(written).map(&mut answered).filter(|alive| *alive).count();
+        match other_end.join() {
+            Ok(outcome) => outcome.map_err(failed("the other end"))?,
+            Err(panic) => std::panic::resume_unwind(panic),
+        }
+        Ok((count, count - alive))
+    })
 }
 
 fn pair(server: &TcpListener) -> Result<(TcpStream, TcpStream), Stop> {

@@ -6,7 +6,11 @@ mod idle;
 mod paws;
 mod php;
 mod ports;
+mod server;
+mod slow_log;
+mod tcp_memory;
 mod unix;
+mod zone;
 
 use crate::command::{finish, print};
 use crate::configuration::Configuration;
@@ -53,6 +57,17 @@ pub const LABS: &[Lab] = &[
         what: "two clients behind one NAT address, one of them with a clock that is behind",
         run: paws::run,
     },
+    Lab {
+        name: "tcp-memory",
+        what: "net.ipv4.tcp_mem too small against too many orphans (judged from facts: it is no namespace's)",
+        run: tcp_memory::run,
+    },
+    Lab {
+        name: "zone-fragmentation",
+        what: "a shared zone that is nearly empty and has no room (nginx, where it is installed, and Ironweir)",
+        run: zone::run,
+    },
+    Lab { name: "slow-log", what: "an access log on a disk that takes its time", run: slow_log::run },
     Lab { name: "unix-or-tcp", what: "a unix socket against TCP to one php-fpm (needs php-fpm)", run: unix::run },
     Lab { name: "php-fpm", what: "php-fpm with a backlog of 8 and one child (needs php-fpm)", run: php::run },
 ];
@@ -114,7 +129,8 @@ impl Bench<'_> {
     fn look(&self, id: &str, configurations: &[Configuration]) -> Result<Option<Finding>, Stop> {
         let takers = Facts::takers(configurations);
         let machine = machine::Facts::read(Duration::from_millis(20));
-        let facts = Facts { machine, configurations: configurations.to_vec(), takers, serving: None };
+        let told = Facts::told(configurations);
+        let facts = Facts { machine, configurations: configurations.to_vec(), takers, told, serving: None };
         Ok(rules::judge(&facts).into_iter().find(|f| f.id == id))
     }
 
@@ -189,6 +205,11 @@ mod tests {
     #[test]
     fn idle_reset() {
         comes_out("idle-reset");
+    }
+
+    #[test]
+    fn tcp_memory() {
+        comes_out("tcp-memory");
     }
 
     #[test]

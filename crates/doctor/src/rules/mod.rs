@@ -1,6 +1,7 @@
 //! Facts to findings. A rule is a pure function: it reads no file, no clock, and knows nothing that is not in the facts.
 
 mod conf;
+mod error_log;
 mod kernel_log;
 mod limits;
 mod network;
@@ -35,6 +36,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     limits::pressure,
     limits::memory,
     kernel_log::lines,
+    error_log::lines,
     conf::rules,
     serving::rules,
 ];

@@ -20,6 +20,8 @@ const LONG_US: f64 = 100_000.0;
 const NOTICEABLE_US: f64 = 2_000.0;
 /// A write to a log that takes so long holds its thread up, microseconds.
 const SLOW_WRITE_US: f64 = 5_000.0;
+/// Less of the time, and it was chance that a write had to wait.
+const HELD: f64 = 0.05;
 /// A key that signs so few handshakes a second, with its thread busy, is what the thread is busy with.
 const HANDSHAKES_AT_LEAST: f64 = 20.0;
 /// Requests of a handshake: with fewer, handshakes weigh more than what they are made for.
@@ -149,7 +151,7 @@ fn connections(s: &Serving) -> Option<Finding> {
 
 /// Log lines hold threads up.
 fn log(s: &Serving) -> Option<Finding> {
-    if s.log_write_us < SLOW_WRITE_US {
+    if s.log_write_us < SLOW_WRITE_US || s.log_held < HELD {
         return None;
     }
     let finding = Finding::new(
@@ -157,7 +159,14 @@ fn log(s: &Serving) -> Option<Finding> {
         Weight::Warning,
         format!("A write to an access log takes {}.", microseconds(s.log_write_us)),
     )
-    .seen(microseconds(s.log_write_us), format!("{API}/time, one write of sixteen"))
+    .seen(
+        format!(
+            "{} on average; threads were held by them {} of the time",
+            microseconds(s.log_write_us),
+            percent(s.log_held)
+        ),
+        format!("{API}/time, log_writes"),
+    )
     .because("A thread that writes serves nobody meanwhile: all of its connections wait as long.")
     .cure("access_log ... buffer=64k flush=1s; a log on a faster disk, or access_log syslog:server=...");
     Some(finding)

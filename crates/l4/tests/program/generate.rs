@@ -167,7 +167,8 @@ impl Generator {
         if size > 12 && self.random.one_in(2) {
             // A short header of QUIC with a server's number.
             let id = self.random.below(4) as u8;
-            udp[8..12].copy_from_slice(&[0x40, 0, 0, id]);
+            let first = self.random.of(&[0, 15, 0xef]);
+            udp[8..12].copy_from_slice(&[0x40, first, 0, id]);
         }
         udp
     }

@@ -97,6 +97,7 @@ fn the_program_sends_what_the_model_says_and_nothing_else() {
             plan.services[0].reals[1].state = RealState::Reset;
             plan.services[3].reals[0].full = true;
             plan.services[6].reals[1].full = true;
+            plan.services[7].reals[0].full = true;
             l4::apply(&mut kernel.maps, &plan).unwrap();
             let flows = std::mem::take(&mut model.flows);
             let next = Model::new(plan.clone(), network.neighbours.clone(), network.gateway, network.own);

@@ -10,6 +10,7 @@
 
 pub mod challenge;
 mod client;
+mod dns_hook;
 mod jws;
 pub mod key;
 mod order;
@@ -88,7 +89,7 @@ pub fn follow(snapshot: &Snapshot) {
     let mut now = Vec::new();
     for (issuer, slots) in wanted(snapshot) {
         let orders: Vec<_> = slots.iter().map(|s| &s.order).collect();
-        let key = crate::modules::ssl::key("acme", &(&issuer, orders));
+        let key = crate::tls::settings::key("acme", &(&issuer, orders));
         if let Some(at) = before.iter().position(|r| r.key == key) {
             before[at].again.notify_one();
             now.push(before.swap_remove(at));

@@ -3,6 +3,7 @@
 
 use super::challenge::{self, Offer};
 use super::client::{Client, Failure, Problem, Reply};
+use super::dns_hook;
 use super::jws::base64url;
 use super::settings::{Challenge, Identifier, Issuer, Order};
 use super::store::Issued;
@@ -43,6 +44,8 @@ struct OrderState {
 #[derive(Debug, Deserialize)]
 struct Authorization {
     status: String,
+    #[serde(default)]
+    wildcard: bool,
     identifier: Named,
     #[serde(default)]
     challenges: Vec<Offered>,
@@ -61,6 +64,13 @@ struct Offered {
     #[serde(default)]
     token: String,
     error: Option<Problem>,
+}
+
+/// A proof that can be seen until this is dropped.
+#[expect(dead_code, reason = "each is held for its end")]
+enum Proof {
+    Here(Offer),
+    Record(dns_hook::Record),
 }
 
 /// Orders a certificate. `replaces`: the one it takes the place of, by its name in RFC 9773.
@@ -123,13 +133,15 @@ async fn begin(
 }
 
 /// Offers the proof for one name and says that it is there. Nothing to do where control was shown before.
-async fn prove(client: &Client, issuer: &Issuer, order: &Order, url: &str) -> Result<Option<Offer>, Failure> {
+async fn prove(client: &Client, issuer: &Issuer, order: &Order, url: &str) -> Result<Option<Proof>, Failure> {
     let authorization: Authorization = client.read(url).await?.json()?;
     if authorization.status != "pending" {
         return Ok(None);
     }
     let name = &authorization.identifier.value;
-    let identifier = order.identifiers.iter().find(|i| i.to_string().eq_ignore_ascii_case(name));
+    // A wildcard is proved by the name below it (RFC 8555 section 7.1.3).
+    let wanted = if authorization.wildcard { format!("*.{name}") } else { name.clone() };
+    let identifier = order.identifiers.iter().find(|i| i.to_string().eq_ignore_ascii_case(&wanted));
     let identifier =
         identifier.ok_or_else(|| Failure::new(format!("{url} is about \"{name}\", which was not asked for")))?;
     let wanted = issuer.challenge.name();
@@ -142,10 +154,15 @@ async fn prove(client: &Client, issuer: &Issuer, order: &Order, url: &str) -> Re
     }
     let proof = format!("{}.{}", offered.token, client.thumbprint());
     let offer = match issuer.challenge {
-        Challenge::Http01 => challenge::offer_text(&offered.token, &proof),
+        Challenge::Http01 => Proof::Here(challenge::offer_text(&offered.token, &proof)),
+        Challenge::Dns01 => {
+            let hook = issuer.dns_hook.as_deref().ok_or_else(|| Failure::new("there is no \"dns_hook\""))?;
+            Proof::Record(dns_hook::publish(hook, &name.to_ascii_lowercase(), &proof).await?)
+        }
         Challenge::TlsAlpn01 => {
             let digest = digest(&SHA256, proof.as_bytes());
-            challenge::offer_certificate(identifier.server_name(), identifier.to_string(), digest.as_ref())?
+            let (asked, shown) = (identifier.server_name(), identifier.to_string());
+            Proof::Here(challenge::offer_certificate(asked, shown, digest.as_ref())?)
         }
     };
     client.post(&offered.url, &json!({})).await?;

@@ -3,6 +3,7 @@
 use super::key::Kind;
 use crate::resolve::ResolverConfig;
 use aws_lc_rs::digest::{SHA256, digest};
+use conf::Node;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::net::IpAddr;
@@ -21,6 +22,8 @@ pub struct Issuer {
     pub account_key: Key,
     /// `challenge`
     pub challenge: Challenge,
+    /// `dns_hook`: the program that publishes records.
+    pub dns_hook: Option<PathBuf>,
     /// `common_name_in_csr`
     pub common_name: bool,
     /// `contact`, with their schemes.
@@ -67,6 +70,8 @@ pub enum Challenge {
     Http01,
     /// A certificate of its own in a handshake, on port 443 (RFC 8737).
     TlsAlpn01,
+    /// A record of the zone (RFC 8555 section 8.4), which a program publishes.
+    Dns01,
 }
 
 impl Challenge {
@@ -75,6 +80,7 @@ impl Challenge {
         match self {
             Challenge::Http01 => "http-01",
             Challenge::TlsAlpn01 => "tls-alpn-01",
+            Challenge::Dns01 => "dns-01",
         }
     }
 }
@@ -121,18 +127,24 @@ impl Identifier {
     }
 
     /// Reads `acme_certificate`'s parameters and names of servers: one of them may stand for two, since `.a.b` is `a.b` and
-    /// `www.a.b`. The rules are nginx's (`validate_dns_identifier`), but for wildcards, which neither challenge can prove.
+    /// `www.a.b`. The rules are nginx's (`validate_dns_identifier`), but for wildcards, which `dns-01` proves.
     pub fn parse(text: &str) -> Result<Vec<Identifier>, String> {
         if let Ok(ip) = text.parse() {
             return Ok(vec![Identifier::Ip(ip)]);
         }
-        if text.contains('*') {
-            return Err(format!("wildcard \"{text}\" needs a dns-01 challenge, which is not supported"));
+        if let Some(below) = text.strip_prefix("*.") {
+            if below.contains('*') {
+                return Err(format!("invalid server name \"{text}\": more than one wildcard"));
+            }
+            let [Identifier::Dns(below)] = &Identifier::parse(below)?[..] else {
+                return Err(format!("invalid server name \"{text}\""));
+            };
+            return Ok(vec![Identifier::Dns(format!("*.{below}"))]);
         }
         let name = text.to_ascii_lowercase();
         let bare = name.strip_prefix('.').unwrap_or(&name);
         let is_bad =
-            |c: char| !c.is_ascii_graphic() || matches!(c, '/' | '\\' | ':' | '"' | '<' | '>' | '#' | '?' | '@');
+            |c: char| !c.is_ascii_graphic() || matches!(c, '/' | '\\' | ':' | '*' | '"' | '<' | '>' | '#' | '?' | '@');
         if let Some(at) = bare.find(is_bad) {
             return Err(format!("invalid server name \"{text}\": unexpected character at position {at}"));
         }
@@ -145,6 +157,15 @@ impl Identifier {
         } else {
             vec![dns(name)]
         })
+    }
+
+    /// Whether `challenge` can prove control of it.
+    pub fn is_proved_by(&self, challenge: Challenge) -> bool {
+        match self {
+            Identifier::Dns(name) => !name.starts_with('*') || challenge == Challenge::Dns01,
+            // RFC 8738 section 4.
+            Identifier::Ip(_) => challenge != Challenge::Dns01,
+        }
     }
 
     /// What is asked for by name in a handshake that proves control (RFC 8738 section 6 for addresses).
@@ -183,6 +204,19 @@ pub struct Order {
     pub key: Kind,
 }
 
+/// An `acme_certificate` while its server is read: its names may follow from `server_name`.
+#[derive(Clone, Debug)]
+pub struct Wanted {
+    /// The authority's name.
+    pub issuer: Box<str>,
+    /// The names.
+    pub identifiers: Vec<Identifier>,
+    /// `key`
+    pub key: Kind,
+    /// Where it stands.
+    pub node: Node,
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -198,7 +232,24 @@ mod tests {
         assert_eq!(shown(".example.test"), Ok("dns:www.example.test dns:example.test".to_owned()));
         assert_eq!(shown("192.0.2.1"), Ok("ip:192.0.2.1".to_owned()));
         assert_eq!(shown("2001:DB8:0::1"), Ok("ip:2001:db8::1".to_owned()));
-        for bad in ["", ".", "a..b", "a.", "*.example.test", "a/b", "../x", "a b", "пример.test", "a\u{7f}b"] {
+        assert_eq!(shown("*.Example.test"), Ok("dns:*.example.test".to_owned()));
+        for bad in [
+            "",
+            ".",
+            "a..b",
+            "a.",
+            "*.*.test",
+            "*.",
+            "a.*",
+            "*",
+            "*..test",
+            "*.192.0.2.1",
+            "a/b",
+            "../x",
+            "a b",
+            "пример.test",
+            "a\u{7f}b",
+        ] {
             assert!(shown(bad).is_err(), "{bad}");
         }
     }

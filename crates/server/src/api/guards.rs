@@ -1,12 +1,14 @@
 //! `/ironweir/guards`, `/ironweir/bans`, `/ironweir/shed`: what guards and limits of load have done (docs/shield.md).
 
 use super::error::Failure;
+use super::render;
 use super::schema::{Schema, field, maybe, number};
 use super::table::{Context, Item};
 use crate::connection::slow;
 use crate::modules::guard::state::{self, BANS, EVENTS};
 use crate::modules::sysguard;
 use crate::snapshot::Snapshot;
+use crate::status::refusals::{self, Refusal};
 use runtime::clock;
 use serde_json::{Map, Value, json};
 use shield::bans;
@@ -75,6 +77,34 @@ pub fn bans(context: &Context) -> Vec<Item> {
         })
     };
     BANS.all(now).into_iter().map(item).collect()
+}
+
+/// Refused requests that are shown at once.
+const NEWEST: usize = 50;
+
+/// One of `/ironweir/refusals`.
+pub static REFUSAL: Schema = Schema::Object(&[
+    field("id", Schema::Text),
+    field("time", Schema::Time),
+    field("client", Schema::Text),
+    field("request", Schema::Text),
+    number("status"),
+    field("by", Schema::Text),
+    field("why", Schema::Text),
+]);
+
+/// `/ironweir/refusals`: the newest ones, or the one with an id, however old it is as long as it is remembered.
+pub fn refusals(context: &Context) -> Vec<Item> {
+    let item = |r: Refusal| {
+        let value = json!({
+            "id": r.id, "time": render::time(r.at_ms), "client": r.client, "request": r.request, "status": r.status, "by": r.by, "why": r.why,
+        });
+        Item::new(r.id, value, || {})
+    };
+    match context.call.path.rsplit_once("/refusals/") {
+        Some((_, id)) if !id.is_empty() => refusals::find(id).map(item).into_iter().collect(),
+        _ => refusals::newest(NEWEST).into_iter().map(item).collect(),
+    }
 }
 
 const UPSTREAM: Schema = Schema::Object(&[

@@ -193,6 +193,7 @@ const THREAD: Schema = Schema::Object(&[
     number("requests"),
     maybe("running_ns", Schema::Number),
     maybe("waiting_ns", Schema::Number),
+    maybe("switches", Schema::Number),
     field(
         "turns_us",
         Schema::Object(&[
@@ -229,6 +230,7 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
         if let Some(schedule) = turns::schedule(t.tid) {
             value["running_ns"] = json!(schedule.running_ns);
             value["waiting_ns"] = json!(schedule.waiting_ns);
+            value["switches"] = json!(schedule.switches);
         }
         value
     };
@@ -242,10 +244,10 @@ pub static TIME: Schema =
     Schema::Object(&[number("requests"), field("parts_us", Schema::Map(&Schema::Number)), field("log_writes", WRITES)]);
 
 /// `/ironweir/time`: what requests that are done waited for, microseconds of all of them together; and how long writes to
-/// access logs take (one of sixteen is timed).
+/// access logs take (one of sixteen is timed, and all of them while they are slow).
 pub fn time(_: &Context) -> Result<Value, Failure> {
     let (requests, sums) = spent::sums();
-    let (timed, us) = spent::log_writes();
+    let (timed, us) = crate::log::timed::sums();
     let parts: Map<_, _> = spent::NAMES.iter().zip(sums).map(|(name, us)| ((*name).to_owned(), json!(us))).collect();
     Ok(json!({"requests": requests, "parts_us": parts, "log_writes": {"timed": timed, "us": us}}))
 }

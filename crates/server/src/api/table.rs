@@ -257,6 +257,17 @@ pub static ENDPOINTS: &[Endpoint] = &[
         guards::bans,
         Resets::All,
     ),
+    Endpoint {
+        path: "/ironweir/refusals",
+        summary: "requests that the shield has refused last, and why; one by its id",
+        kind: Kind::Many {
+            shape: Shape::List,
+            schema: &guards::REFUSAL,
+            missing: ("RefusalNotFound", "refusal not found"),
+            items: guards::refusals,
+            resets: Resets::Nothing,
+        },
+    },
     one("/ironweir/shed", "load that was shed, slow clients", &guards::SHED, guards::shed, Some(guards::reset_shed)),
     one("/openapi.json", "this table", &openapi::DOCUMENT, openapi::show, None),
 ];

@@ -4,7 +4,7 @@
 use super::load::Hearing;
 use crate::log::error::Level;
 use crate::log::process_line;
-use crate::master::balancer::{Link, Order};
+use crate::master::balancer::{BalancerLine, Order};
 use l4::keeper::BEAT;
 use l4::plan::Reals;
 use l4::runner::{Reports, Setup};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 const REPORT: Duration = Duration::from_millis(500);
 
 struct Helper {
-    link: Link,
+    link: BalancerLine,
     runner: Option<Runner>,
     /// Real servers' reports of their accept queues, where they are wanted.
     hearing: Option<Hearing>,
@@ -30,7 +30,7 @@ struct Helper {
 }
 
 /// Serves until it is told to end, or the master is gone: packets go on then by what is pinned.
-pub fn run(link: Link) -> i32 {
+pub fn run(link: BalancerLine) -> i32 {
     let (runner, hearing, heard_at, problem, reported, draining) = Default::default();
     let report_at = Instant::now();
     let mut helper = Helper { link, runner, hearing, heard_at, problem, reported, report_at, draining };

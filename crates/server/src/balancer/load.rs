@@ -9,9 +9,9 @@ use crate::status::listeners;
 use aws_lc_rs::hmac;
 use l4::load::{BYTES_MAX, Load};
 use l4::plan::REALS_MAX;
-use l4::runner::Reports;
+use l4::runner::{Avoided, Reports};
 use runtime::clock;
-use std::collections::{BTreeMap, HashMap, HashSet};
+use std::collections::{BTreeMap, HashMap};
 use std::net::{IpAddr, SocketAddr, UdpSocket};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
@@ -112,7 +112,7 @@ pub struct Hearing {
     key: hmac::Key,
     /// The newest report of each machine.
     heard: HashMap<IpAddr, Heard>,
-    full: HashSet<SocketAddr>,
+    avoided: Avoided,
 }
 
 struct Heard {
@@ -130,11 +130,12 @@ impl Hearing {
         let socket = UdpSocket::bind(reports.address).map_err(problem)?;
         socket.set_nonblocking(true).map_err(problem)?;
         let key = hmac::Key::new(hmac::HMAC_SHA256, reports.key.as_bytes());
-        Ok(Hearing { socket, key, heard: HashMap::new(), full: HashSet::new() })
+        Ok(Hearing { socket, key, heard: HashMap::new(), avoided: Avoided::new() })
     }
 
-    /// Reads what has come, and says who of these real servers is to be avoided now. One that never said anything is not.
-    pub fn hear(&mut self, reals: &[SocketAddr]) -> &HashSet<SocketAddr> {
+    /// Reads what has come, and says who of these real servers is to be avoided now, and how much: 1 for a full queue, more for silence, the
+    /// more the longer. One that never said anything is not.
+    pub fn hear(&mut self, reals: &[SocketAddr]) -> &Avoided {
         let mut buffer = [0; BYTES_MAX + HASH + 1];
         for _ in 0..READ_MAX {
             let Ok((n, from)) = self.socket.recv_from(&mut buffer) else { break };
@@ -143,9 +144,9 @@ impl Hearing {
         self.heard.retain(|ip, _| reals.iter().any(|r| r.ip() == *ip));
         // Measured from whoever spoke last, not from now: where all are late it is this machine, or the network, that was.
         let newest = self.heard.values().map(|h| h.at).max();
-        let full = reals.iter().copied().filter(|real| newest.is_some_and(|at| self.is_full(real, at))).collect();
-        self.full = full;
-        &self.full
+        let level = |real: &SocketAddr| Some((*real, self.level(real, newest?)?));
+        self.avoided = reals.iter().filter_map(level).collect();
+        &self.avoided
     }
 
     fn take(&mut self, bytes: &[u8], from: IpAddr, reals: &[SocketAddr]) {
@@ -161,14 +162,16 @@ impl Hearing {
         self.heard.insert(from, Heard { load, at: Instant::now() });
     }
 
-    fn is_full(&self, real: &SocketAddr, newest: Instant) -> bool {
-        let Some(heard) = self.heard.get(&real.ip()) else { return false };
+    fn level(&self, real: &SocketAddr, newest: Instant) -> Option<u8> {
+        let heard = self.heard.get(&real.ip())?;
         let patience = SILENCE.max(Duration::from_millis(heard.load.interval_ms.into()) * MISSED);
-        if newest.saturating_duration_since(heard.at) > patience {
-            return true;
+        let silence = newest.saturating_duration_since(heard.at);
+        if silence > patience {
+            let times = silence.as_millis() / patience.as_millis().max(1);
+            return Some(2 + times.max(1).ilog2() as u8);
         }
         let percent = heard.load.ports.iter().find(|(port, _)| *port == real.port()).map_or(0, |(_, percent)| *percent);
-        percent >= if self.full.contains(real) { ROOM } else { FULL }
+        (percent >= if self.avoided.contains_key(real) { ROOM } else { FULL }).then_some(1)
     }
 }
 
@@ -192,7 +195,7 @@ mod tests {
         let reals = [one, two];
         let load = |at_ms, percent| Load { at_ms, interval_ms: 1000, ports: vec![(80, percent)] };
         let avoided = |h: &mut Hearing| {
-            let mut all: Vec<_> = h.hear(&reals).iter().copied().collect();
+            let mut all: Vec<_> = h.hear(&reals).iter().map(|(real, level)| (*real, *level)).collect();
             all.sort();
             all
         };
@@ -200,14 +203,17 @@ mod tests {
         assert_eq!(avoided(&mut hearing), []);
         hearing.take(&signed(&load(10, 60), "key"), one.ip(), &reals);
         hearing.take(&signed(&load(10, 40), "key"), two.ip(), &reals);
-        assert_eq!(avoided(&mut hearing), [one]);
+        assert_eq!(avoided(&mut hearing), [(one, 1)]);
         hearing.take(&signed(&load(11, 40), "key"), one.ip(), &reals);
-        assert_eq!(avoided(&mut hearing), [one], "half full again would be too soon");
+        assert_eq!(avoided(&mut hearing), [(one, 1)], "half full again would be too soon");
         hearing.take(&signed(&load(12, 10), "key"), one.ip(), &reals);
         hearing.take(&signed(&load(11, 90), "key"), one.ip(), &reals);
         assert_eq!(avoided(&mut hearing), [], "an older report says nothing");
         let long_ago = Instant::now().checked_sub(Duration::from_secs(7)).unwrap();
         hearing.heard.get_mut(&two.ip()).unwrap().at = long_ago;
-        assert_eq!(avoided(&mut hearing), [two]);
+        assert_eq!(avoided(&mut hearing), [(two, 2)]);
+        let longer = Instant::now().checked_sub(Duration::from_secs(14)).unwrap();
+        hearing.heard.get_mut(&two.ip()).unwrap().at = longer;
+        assert_eq!(avoided(&mut hearing), [(two, 3)]);
     }
 }

@@ -80,7 +80,7 @@ fn service(stream: &Snapshot, server: &Server, address: SocketAddr, protocol: Pr
         },
         gue_port: *xdp.gue_port,
         adopt_return: true,
-        quic: false,
+        quic: *xdp.quic_ids,
         cookies: *xdp.syn_cookies,
         drop_removed: session_drop,
         reals: Vec::new(),
@@ -96,7 +96,7 @@ impl Service {
         // Backups get flows while nobody before them does.
         let backups = !tiers[0].peers.iter().any(takes);
         let (mut reals, mut unfit) = (Vec::new(), Vec::new());
-        let mut known = HashSet::new();
+        let (mut known, mut ids) = (HashSet::new(), HashSet::new());
         let ranked = tiers.iter().zip([true, backups]).flat_map(|(t, used)| t.peers.iter().map(move |p| (p, used)));
         for (peer, used) in ranked {
             let at = match self.place(peer) {
@@ -113,7 +113,18 @@ impl Service {
                 RealState::Up if !used => RealState::Drain,
                 state => state,
             };
-            reals.push(RealServer { address: at, weight: peer.settings.weight, state, full: false, server_id: None });
+            let server_id = match self.server_id(peer) {
+                Ok(id) if id.is_none_or(|id| ids.insert(id)) => id,
+                Ok(_) => {
+                    unfit.push(format!("{}: another server has its number in connection ids (\"route\")", peer.name));
+                    None
+                }
+                Err(why) => {
+                    unfit.push(format!("{}: {why}", peer.name));
+                    None
+                }
+            };
+            reals.push(RealServer { address: at, weight: peer.settings.weight, state, full: false, server_id });
         }
         let most = if self.server.choice == Choice::LeastConn { LEAST_MAX } else { REALS_MAX as usize };
         if reals.len() > most {
@@ -133,6 +144,15 @@ impl Service {
             return Err("its port is not that of the listener, which only NAT can change");
         }
         Ok(*at)
+    }
+
+    /// A peer's number in connection ids of QUIC, where they count.
+    fn server_id(&self, peer: &Peer) -> Result<Option<u16>, &'static str> {
+        if !self.server.quic {
+            return Ok(None);
+        }
+        let number = peer.settings.route.parse::<u16>().map(Some);
+        number.map_err(|_| "clients that move are lost to it: it needs \"route=NUMBER\", its own \"quic_server_id\"")
     }
 
     fn state(&self, peer: &Peer) -> RealState {

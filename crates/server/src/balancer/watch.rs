@@ -77,7 +77,7 @@ fn watch() {
             let reporter = watched.reporter.clone().filter(|_| is_news);
             if is_same && watched.complaints != complaints {
                 let new = complaints.iter().filter(|c| !watched.complaints.contains(c));
-                new.for_each(|c| process_line(Level::Warn, format_args!("not for the kernel: server {c}")));
+                new.for_each(|c| process_line(Level::Warn, format_args!("XDP: server {c}")));
                 watched.complaints = complaints;
             }
             if is_news {

@@ -2,14 +2,14 @@
 //! becomes of an old answer that is confirmed. From: `lookup`. The module calls `decide` when the answer's head is out and
 //! `keep` when its body is whole; who drops it before has kept nothing.
 
+use super::Status;
 use super::entry::Entry;
 use super::fill::Fill;
 use super::format::{Digest, Head, MAX_ETAG, Times};
-use super::index::{Leave, Slot};
 use super::judge::{Facts, Judgement, targeted};
 use super::lookup::variant;
 use super::settings::CacheSettings;
-use super::{CacheRef, Status};
+use crate::cache::context::Caching;
 use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
@@ -20,52 +20,6 @@ use runtime::clock;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
-
-/// What a request does about an entry while its upstream is asked.
-#[derive(Debug)]
-pub struct Caching {
-    pub(super) cache: CacheRef,
-    /// The key, in the arena.
-    pub(super) key: Text,
-    /// The key's name.
-    pub(super) main: Digest,
-    /// The name of the entry: the key's, or that of a variant.
-    pub(super) name: Digest,
-    /// The loader had not found all files yet when the index was asked.
-    pub(super) cold: bool,
-    pub(super) hold: Option<Hold>,
-    /// The answer may be kept, as far as is known.
-    pub cacheable: bool,
-    /// The upstream is asked whether what is too old has changed.
-    pub(super) revalidate: bool,
-    /// What is too old.
-    pub entry: Option<Entry>,
-    /// What is too old may be sent if the upstream fails (`stale-if-error`).
-    pub stale_error: bool,
-    /// The head of the 304 that confirms it, where its header lines count (`*_cache_rfc9111`).
-    pub confirming: Vec<u8>,
-    /// What the answer's headers say.
-    pub(super) judgement: Judgement,
-    pub(super) fill: Option<(Fill, Times, Digest)>,
-}
-
-/// An entry that is held, until dropped.
-#[derive(Debug)]
-pub(super) struct Hold {
-    pub(super) cache: CacheRef,
-    pub(super) slot: Slot,
-    pub(super) leave: Leave,
-    /// Given up already.
-    pub(super) done: bool,
-}
-
-impl Drop for Hold {
-    fn drop(&mut self) {
-        if !self.done {
-            self.cache.zone.index.release(self.slot, self.leave);
-        }
-    }
-}
 
 impl Caching {
     /// Judges the head of an answer, which is the upstream's last.

@@ -4,7 +4,7 @@ use super::format::{self, BadHead, Head};
 use super::{Zone, format::Digest};
 use crate::files::small::{Identity, Small};
 use crate::files::{Data, Failure};
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use rustix::fs::{Mode, OFlags};
 use rustix::io::Errno;
 use std::os::fd::OwnedFd;

@@ -98,7 +98,7 @@ impl Fill {
             self.open = Some((Rc::new(fd), path));
         }
         let (fd, path) = self.open.as_ref().expect("it was made above");
-        crate::request::body::write_file(fd, &self.waiting, self.written).map_err(|e| (path.clone(), e))?;
+        crate::temp::write_file(fd, &self.waiting, self.written).map_err(|e| (path.clone(), e))?;
         self.written += self.waiting.len() as u64;
         self.waiting.clear();
         Ok(())
@@ -120,7 +120,7 @@ impl Fill {
         let placed = self.write_waiting().and_then(|()| {
             let (fd, path) = self.open.as_ref().expect("it was made by the writing above");
             if !whole {
-                crate::request::body::write_file(fd, &head.fixed(), 0).map_err(|e| (path.clone(), e))?;
+                crate::temp::write_file(fd, &head.fixed(), 0).map_err(|e| (path.clone(), e))?;
             }
             place(path, &self.target).map_err(|e| (self.target.clone(), e))?;
             rustix::fs::fstat(fd).map_err(|e| (path.clone(), e.into()))

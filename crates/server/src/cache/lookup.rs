@@ -9,7 +9,6 @@
 //!                                                                 └─> the old one after all: STALE
 //! ```
 
-use super::caching::{Caching, Hold};
 use super::entry::{self, Entry, NoEntry};
 use super::format::{Digest, Head, Times};
 use super::index::{Ask, Known, Leave, Refused};
@@ -17,6 +16,8 @@ use super::judge::Judgement;
 use super::purge::Style;
 use super::settings::{CacheSettings, Which};
 use super::{Cache, CacheRef, Status, key};
+use crate::cache::context::Change;
+use crate::cache::context::{Caching, Hold};
 use crate::config::complex::Complex;
 use crate::connection::Downstream;
 use crate::log_error;
@@ -124,14 +125,6 @@ pub fn look(
     Look::Open(Box::new(Caching::new(cache, key, main, conf)))
 }
 
-/// What a request changes if it is answered.
-#[derive(Debug)]
-pub struct Change {
-    cache: CacheRef,
-    key: Text,
-    main: Digest,
-}
-
 /// What the cache has under a key is too old from now on: the entry itself, and the variant that the request would get.
 pub fn invalidate(r: &mut Request, change: &Change) {
     let mut name = change.main;
@@ -213,7 +206,7 @@ pub(super) fn variant(r: &Request, main: &Digest, vary: &[u8]) -> Digest {
 }
 
 /// What was found under a name.
-enum Found {
+enum UnderName {
     Entry(Entry),
     /// Nothing of use.
     Nothing,
@@ -264,18 +257,18 @@ async fn find_or_wait(
             return Outcome::End(Verdict::Status(status));
         }
         match caching.find(r, conf, known) {
-            Found::Entry(entry) => return caching.take(r, conf, entry),
-            Found::Variant(name) => {
+            UnderName::Entry(entry) => return caching.take(r, conf, entry),
+            UnderName::Variant(name) => {
                 caching.hold = None;
                 caching.name = name;
                 continue;
             }
-            Found::Leave => {
+            UnderName::Leave => {
                 caching.cacheable = false;
                 return Outcome::Ask;
             }
-            Found::Nothing if !*conf.lock || caching.lock(conf) => return Outcome::Ask,
-            Found::Nothing => {}
+            UnderName::Nothing if !*conf.lock || caching.lock(conf) => return Outcome::Ask,
+            UnderName::Nothing => {}
         }
         if give_up {
             caching.cacheable = false;
@@ -369,13 +362,13 @@ impl Caching {
     }
 
     /// Looks at the file, if there may be one.
-    fn find(&mut self, r: &mut Request, conf: &CacheSettings, known: Known) -> Found {
+    fn find(&mut self, r: &mut Request, conf: &CacheSettings, known: Known) -> UnderName {
         let cold = self.cold;
         let (try_file, without) = match known {
-            Known::Scarce | Known::Error(_) => return Found::Leave,
-            Known::New if *conf.min_uses > 1 => (cold, Found::Leave),
-            Known::New => (cold, Found::Nothing),
-            Known::Wanted { exists } => (exists, Found::Nothing),
+            Known::Scarce | Known::Error(_) => return UnderName::Leave,
+            Known::New if *conf.min_uses > 1 => (cold, UnderName::Leave),
+            Known::New => (cold, UnderName::Nothing),
+            Known::Wanted { exists } => (exists, UnderName::Nothing),
         };
         if !try_file {
             return without;
@@ -389,7 +382,7 @@ impl Caching {
         if !head.vary.is_empty() {
             let wanted = variant(r, &self.main, head.vary);
             if wanted != head.variant && self.name == self.main {
-                return Found::Variant(wanted);
+                return UnderName::Variant(wanted);
             }
             if wanted != head.variant {
                 return self.complain(r, NoEntry::Bad("has incorrect vary hash"));
@@ -398,11 +391,11 @@ impl Caching {
         if cold && let Some(hold) = &self.hold {
             self.cache.zone.index.found(hold.slot, self.cache.zone.blocks_of(entry.stat_blocks));
         }
-        Found::Entry(entry)
+        UnderName::Entry(entry)
     }
 
     /// A file that is no entry is replaced by the next answer.
-    fn complain(&self, r: &Request, why: NoEntry) -> Found {
+    fn complain(&self, r: &Request, why: NoEntry) -> UnderName {
         let mut path = Vec::new();
         self.cache.zone.write_path(&self.name, &mut path);
         let path = String::from_utf8_lossy(&path);
@@ -413,10 +406,10 @@ impl Caching {
             NoEntry::Failed(f) => {
                 let text = crate::log::os_error(&f.errno.into());
                 log_error!(r, Crit, "{} \"{path}\" failed ({text})", f.call);
-                return Found::Leave;
+                return UnderName::Leave;
             }
         }
-        Found::Nothing
+        UnderName::Nothing
     }
 
     /// What to do with an entry that is there.

@@ -9,6 +9,7 @@
 //! `format` is the file, `key` its name, `settings` the directives that every module has under its own prefix.
 
 pub mod caching;
+pub mod context;
 pub mod entry;
 pub mod fill;
 pub mod format;
@@ -54,6 +55,8 @@ pub struct Cache {
     pub loader: Pace,
     /// `manager_*`
     pub manager: Pace,
+    /// `purger_*`
+    pub purger: Option<Pace>,
 }
 
 /// How fast the loader or the manager works.

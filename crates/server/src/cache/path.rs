@@ -6,6 +6,9 @@ use conf::{Node, Problem, Word, value};
 /// A name has room for so many levels, of one or two digits each.
 const MAX_LEVELS: usize = 3;
 
+/// NGINX Plus' pace of purges: files, rest and longest go in ms.
+const PURGER: [u64; 3] = [10, 50, 50];
+
 /// What the parameters say.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PathSpec {
@@ -27,6 +30,8 @@ pub struct PathSpec {
     pub loader: [u64; 3],
     /// Files, rest and longest go in ms.
     pub manager: [u64; 3],
+    /// The same for purges of all that begin alike; none where nobody said how fast: they do not rest.
+    pub purger: Option<[u64; 3]>,
 }
 
 /// Reads the parameters after the path.
@@ -42,6 +47,7 @@ pub fn parse(node: &Node) -> Result<PathSpec, Problem> {
         min_free: 0,
         loader: pace,
         manager: pace,
+        purger: None,
     };
     for word in &node.args[1..] {
         parameter(&mut spec, node, word)?;
@@ -84,6 +90,11 @@ fn parameter(spec: &mut PathSpec, node: &Node, word: &Word) -> Result<(), Proble
         b"manager_files" => spec.manager[0] = value(value::number(text))?,
         b"manager_sleep" => spec.manager[1] = value(value::milliseconds(text))?,
         b"manager_threshold" => spec.manager[2] = value(value::milliseconds(text))?,
+        // What is purged is removed from the disk at once; `off` would leave that to the manager.
+        b"purger" if matches!(text, b"on" | b"off") => {}
+        b"purger_files" => spec.purger.get_or_insert(PURGER)[0] = value(value::number(text))?,
+        b"purger_sleep" => spec.purger.get_or_insert(PURGER)[1] = value(value::milliseconds(text))?,
+        b"purger_threshold" => spec.purger.get_or_insert(PURGER)[2] = value(value::milliseconds(text))?,
         _ => return Err(unknown()),
     }
     Ok(())

@@ -14,6 +14,7 @@ use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 use std::sync::Arc;
+use std::time::Instant;
 
 /// What is read of a file at first: most heads are shorter.
 const FIRST: usize = 4096;
@@ -110,39 +111,86 @@ fn forget(cache: &Cache, digest: &Digest) -> bool {
     true
 }
 
-/// Purges all keys that begin so; how many there were. Reads the heads of all files.
-pub fn all(cache: &Cache, prefix: &[u8]) -> u64 {
-    walk(cache, &cache.zone.path, 0, prefix)
+/// Which keys are meant.
+#[derive(Clone, Debug)]
+pub enum Keys {
+    /// All that begin so.
+    From(Vec<u8>),
+    /// This one, in all its variants (`Vary`).
+    One(Vec<u8>),
 }
 
-fn walk(cache: &Cache, folder: &Path, depth: usize, prefix: &[u8]) -> u64 {
-    let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
-    let purged = entries.flatten().map(|entry| match entry.file_type() {
-        Ok(t) if t.is_dir() && depth < cache.zone.levels.len() => walk(cache, &entry.path(), depth + 1, prefix),
-        Ok(t) if t.is_file() => {
-            let digest = key::parse_name(entry.file_name().as_bytes());
-            let fits = digest.is_some() && has_key(&entry.path(), prefix);
-            u64::from(digest.is_some_and(|digest| fits && forget(cache, &digest)))
+impl Keys {
+    fn fit(&self, key: &[u8]) -> bool {
+        match self {
+            Keys::From(prefix) => key.starts_with(prefix),
+            Keys::One(one) => key == one,
         }
-        _ => 0,
-    });
-    purged.sum()
+    }
 }
 
-/// Whether a file's key begins with a text.
-fn has_key(path: &Path, prefix: &[u8]) -> bool {
-    let Ok(mut file) = File::open(path) else { return false };
-    let Ok(size) = file.metadata().map(|facts| facts.len()) else { return false };
+/// Whether what is stored under a key says that there are variants of it.
+pub fn varies(cache: &Cache, key: &[u8]) -> bool {
+    let mut path = Vec::new();
+    cache.zone.write_path(&key::digest(key), &mut path);
+    let path = Path::new(std::ffi::OsStr::from_bytes(&path));
+    with_head(path, |head| !head.vary.is_empty()).unwrap_or(false)
+}
+
+/// Purges all such keys; how many there were. Reads the heads of all files.
+pub fn all(cache: &Cache, keys: &Keys) -> u64 {
+    let mut walk = Walk { cache, keys, files: 0, began: Instant::now() };
+    walk.folder(&cache.zone.path, 0)
+}
+
+/// A look at all files, which rests as often as `purger_files` and its companions say.
+struct Walk<'c> {
+    cache: &'c Cache,
+    keys: &'c Keys,
+    /// Of this go.
+    files: u64,
+    began: Instant,
+}
+
+impl Walk<'_> {
+    fn folder(&mut self, folder: &Path, depth: usize) -> u64 {
+        let Ok(entries) = std::fs::read_dir(folder) else { return 0 };
+        let purged = entries.flatten().map(|entry| match entry.file_type() {
+            Ok(t) if t.is_dir() && depth < self.cache.zone.levels.len() => self.folder(&entry.path(), depth + 1),
+            Ok(t) if t.is_file() => {
+                self.rest();
+                let digest = key::parse_name(entry.file_name().as_bytes());
+                let fits =
+                    digest.is_some() && with_head(&entry.path(), |head| self.keys.fit(head.key)).unwrap_or(false);
+                u64::from(digest.is_some_and(|digest| fits && forget(self.cache, &digest)))
+            }
+            _ => 0,
+        });
+        purged.sum()
+    }
+
+    fn rest(&mut self) {
+        let Some(pace) = &self.cache.purger else { return };
+        self.files += 1;
+        if self.files >= pace.files || self.began.elapsed() >= pace.threshold {
+            std::thread::sleep(pace.sleep);
+            (self.files, self.began) = (0, Instant::now());
+        }
+    }
+}
+
+/// What a file's head comes to; none: it is not readable, or no file of a cache.
+fn with_head<V>(path: &Path, look: impl FnOnce(&format::Head<'_>) -> V) -> Option<V> {
+    let mut file = File::open(path).ok()?;
+    let size = file.metadata().ok()?.len();
     let (mut bytes, mut wanted) = (Vec::new(), FIRST);
     loop {
         let more = wanted.saturating_sub(bytes.len()) as u64;
-        if file.by_ref().take(more).read_to_end(&mut bytes).is_err() {
-            return false;
-        }
+        file.by_ref().take(more).read_to_end(&mut bytes).ok()?;
         match format::parse(&bytes, size) {
-            Ok(head) => return head.key.starts_with(prefix),
+            Ok(head) => return Some(look(&head)),
             Err(BadHead::Short(n)) if n > bytes.len() && bytes.len() == wanted => wanted = n,
-            Err(_) => return false,
+            Err(_) => return None,
         }
     }
 }

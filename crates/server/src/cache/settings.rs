@@ -223,6 +223,7 @@ fn add_cache(scope: &mut Scope<'_, '_>, node: &Node, owner: &'static str) -> Res
         min_free: spec.min_free,
         loader: pace(spec.loader),
         manager: pace(spec.manager),
+        purger: spec.purger.map(pace),
     }));
     Ok(())
 }

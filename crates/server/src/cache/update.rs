@@ -1,12 +1,12 @@
 //! What a 304 changes of the answer that it confirms (`*_cache_rfc9111`; RFC 9111 sections 3.2 and 4.3.4): its header lines take the place
 //! of those that are kept. From: `upstream::cached`. The file is written anew where a line differs.
 
-use super::caching::Caching;
 use super::entry::Entry;
 use super::fill::Fill;
 use super::format::Head;
+use crate::cache::context::Caching;
 use crate::request::Request;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::temp::TempPath;
 use std::borrow::Cow;
 

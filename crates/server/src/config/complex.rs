@@ -4,7 +4,7 @@ use super::Build;
 use crate::request::Request;
 use crate::request::arena::Text;
 use crate::snapshot::VariableId;
-use conf::{Problem, Word};
+use conf::{Node, Problem, Word};
 
 /// A part of a compiled text.
 #[derive(Clone, Debug)]
@@ -45,6 +45,22 @@ impl Complex {
     /// Compiles a word. Errors: `invalid variable name`, `the closing bracket in "x" variable is missing`.
     pub fn compile(build: &mut Build<'_>, word: &Word) -> Result<Complex, Problem> {
         Complex::compile_bytes(build, &word.text).map_err(|text| word.problem(text))
+    }
+
+    /// Compiles the value of a header field. Line breaks that the operator has written, with the white space around them, become a space each
+    /// (RFC 9112 section 5.2), with a warning: sent as they are they would end the field.
+    pub fn compile_field(build: &mut Build<'_>, node: &Node, value: &[u8]) -> Result<Complex, Problem> {
+        if !value.iter().any(|b| matches!(b, b'\r' | b'\n')) {
+            return Complex::compile_bytes(build, value).map_err(|text| node.problem(text));
+        }
+        build.problems.push(
+            node.warning(format!(
+                "line breaks in the value of a header of \"{}\" are sent as spaces",
+                node.name.as_str()
+            )),
+        );
+        let lines = value.split(|b| matches!(b, b'\r' | b'\n')).map(<[u8]>::trim_ascii).filter(|line| !line.is_empty());
+        Complex::compile_bytes(build, &lines.collect::<Vec<_>>().join(&b' ')).map_err(|text| node.problem(text))
     }
 
     /// Compiles bytes; an error is nginx's text for it.

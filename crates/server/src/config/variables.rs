@@ -1,6 +1,7 @@
 //! Names of variables while a configuration is read, and what they became when it is done: a table by index.
 
 use super::Subsystem;
+use crate::log_error;
 use crate::request::Request;
 use crate::request::arena::Text;
 use crate::snapshot::VariableId;
@@ -68,7 +69,7 @@ impl Variables {
     /// Holds the variables of all modules.
     pub fn new(subsystem: Subsystem) -> Variables {
         let mut v = Variables { subsystem, ..Variables::default() };
-        for b in crate::modules::variables(subsystem) {
+        for b in crate::modules::builtins(subsystem) {
             let evaluate: Evaluate = Arc::new(b.evaluate);
             let changeable = b.assign.is_some();
             v.defined.insert(
@@ -110,8 +111,7 @@ impl Variables {
             None if self.prefix(&key).is_some() && !key.starts_with("arg_") => {}
             None => {
                 let shown: Box<str> = key.clone();
-                let evaluate: Evaluate =
-                    Arc::new(move |r: &mut Request| crate::modules::rewrite::uninitialized(r, &shown));
+                let evaluate: Evaluate = Arc::new(move |r: &mut Request| uninitialized(r, &shown));
                 self.defined.insert(
                     key,
                     Definition { evaluate: Some(evaluate), volatile: false, changeable: true, assign: None },
@@ -175,4 +175,12 @@ impl Variables {
     fn prefix(&self, name: &str) -> Option<&'static Prefix> {
         crate::modules::prefixes(self.subsystem).find(|p| name.starts_with(p.name))
     }
+}
+
+/// The value of a variable that `set` names but has not set yet.
+fn uninitialized(r: &mut Request, name: &str) -> Option<Text> {
+    if *r.conf().rewrite.uninitialized_variable_warn {
+        log_error!(r, Warn, "using uninitialized \"{name}\" variable");
+    }
+    Some(Text::EMPTY)
 }

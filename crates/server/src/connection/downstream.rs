@@ -3,6 +3,7 @@
 
 use super::http1::Http1;
 use super::stream::Stream;
+use super::tls::Tls;
 use super::{http2, http3};
 use crate::request::phases;
 use crate::request::subrequest::{Mode, SubSession};
@@ -92,7 +93,7 @@ impl Downstream {
     /// The TLS handshake goes on: what has come is early data.
     pub fn is_handshaking(&self) -> bool {
         match self {
-            Downstream::Http1(http) => http.incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()),
+            Downstream::Http1(http) => http.incoming.socket.tls().is_some_and(Tls::is_handshaking),
             other => other.stream().is_none_or(|stream| stream.is_handshaking()),
         }
     }

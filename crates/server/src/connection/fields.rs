@@ -4,7 +4,7 @@
 
 use super::{Client, Downstream, action, pool};
 use crate::log_error;
-use crate::modules::core::ServerSettings;
+use crate::modules::core::server::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::status::write_decimal;
@@ -47,7 +47,7 @@ fn line_end(version: Version) -> &'static [u8] {
 
 /// What was found among the fields.
 #[derive(Default)]
-struct Found {
+struct FieldSpans {
     method: Option<Span>,
     path: Option<Span>,
     scheme: Option<Span>,
@@ -91,7 +91,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     }
     let base = r.arena.push(&block.bytes).start;
     let moved = |s: Span| Span { start: s.start + base, end: s.end + base };
-    let mut found = Found::default();
+    let mut found = FieldSpans::default();
     for field in &block.fields {
         let (name, value) = (moved(field.name), moved(field.value));
         let odd = check_field(r, conf, name, value)?;
@@ -181,7 +181,7 @@ pub fn trailers_fault(block: &HeaderBlock) -> Option<&'static str> {
     })
 }
 
-fn pseudo(r: &mut Request, found: &mut Found, name: Span, value: Span) -> Result<(), u16> {
+fn pseudo(r: &mut Request, found: &mut FieldSpans, name: Span, value: Span) -> Result<(), u16> {
     if found.regular {
         log_error!(r, Info, "client sent out of order pseudo-headers");
         return Err(400);
@@ -224,7 +224,7 @@ fn is_scheme(text: &[u8]) -> bool {
 }
 
 /// The line that `$request` and the logs show, and the target's parts (`ngx_http_v2_construct_request_line`).
-fn request_line(r: &mut Request, found: &Found) -> Result<(), u16> {
+fn request_line(r: &mut Request, found: &FieldSpans) -> Result<(), u16> {
     let (Some(method), Some(_), Some(path)) = (found.method, found.scheme, found.path) else {
         let missing = [(found.method, ":method"), (found.scheme, ":scheme"), (found.path, ":path")];
         let name = missing.iter().find(|(value, _)| value.is_none()).map_or("", |(_, name)| name);

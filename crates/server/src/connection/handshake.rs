@@ -58,6 +58,8 @@ pub enum Accepted {
 /// Accepts TLS. `session`: whose handshake it is, in `stream`.
 pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Option<&mut Request>) -> Accepted {
     incoming.timer.set(arrival.handshake_timeout());
+    // As nginx says it of a connection that is not among those that may be closed for others.
+    arrival.line(DOING, Level::Debug, format_args!("reusable connection: 0"));
     let default = arrival.snapshot.server(arrival.server);
     let (message, hello) = match read_hello(incoming, arrival).await {
         Hello::Asked(message, hello) => (message, hello),
@@ -110,10 +112,13 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
         incoming.set_nodelay();
     }
     match shake(incoming, arrival.client, &context, config).await {
-        Ok((done, path)) => match completed(incoming, arrival, &context, done, path).await {
-            true if !is_all => Accepted::Encrypted,
-            _ => Accepted::Over,
-        },
+        Ok((done, path)) => {
+            hooks::shaken(&mut asked);
+            match completed(incoming, arrival, &context, done, path).await {
+                true if !is_all => Accepted::Encrypted,
+                _ => Accepted::Over,
+            }
+        }
         Err(Some(e)) => {
             ssl::failed(served, Some(&e));
             failed(arrival, &e);
@@ -163,7 +168,7 @@ async fn completed(
     }
     let served = arrival.snapshot.server(arrival.server);
     let facts = arrival.client.tls.get().expect("set when the server was known");
-    facts.early.set(incoming.socket.tls().is_some_and(|t| t.state().is_handshaking()));
+    facts.early.set(incoming.socket.tls().is_some_and(Tls::is_handshaking));
     ssl::note(served, ssl::Event::Handshake);
     if done.kind == Some(HandshakeKind::Resumed) {
         ssl::note(served, ssl::Event::Reuse);

@@ -2,7 +2,7 @@
 
 use super::socket::Socket;
 use crate::files::readers::{self, Pool, Reader};
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};

@@ -12,25 +12,33 @@
 
 mod bill;
 mod lot;
+mod secured;
 mod table;
+mod whose;
 
 pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
+pub use whose::Whose;
 
 use super::reuse;
+use super::socket::Socket;
+use super::tls::Tls;
+use super::tls::secrets::Secrets;
 use crate::log::error::Level;
 use crate::snapshot::Snapshot;
 use crate::worker::counters;
+use crate::worker::departure::{Papers, Stay, Traveller};
 use lot::Lot;
 use runtime::timer::Timer;
 use runtime::{TaskId, clock};
+use secured::Secured;
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::task::Poll;
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
 
 /// A look at deadlines, and at who waits for a descriptor: so late they may be.
@@ -92,6 +100,10 @@ pub enum Next {
 pub trait Resident {
     /// Which kind it is.
     fn kind(&self) -> Kind;
+    /// Whether it is a client's connection: a peer's takes no seat.
+    fn is_client(&self) -> bool {
+        true
+    }
     /// What it takes, bytes; always the same.
     fn bytes(&self) -> usize;
     /// What it wants to hear.
@@ -112,8 +124,52 @@ pub trait Resident {
     fn wrote(&mut self, count: usize);
     /// What it does next.
     fn next(&mut self) -> Next;
-    /// Goes on with a descriptor, as a connection with a task.
-    fn leave(self: Box<Self>, fd: OwnedFd);
+    /// Goes on with its connection, as one with a task.
+    fn leave(self: Box<Self>, socket: Socket);
+    /// What another process has to know of it to go on with it; none: it cannot go. `rest`: what is left of what it was saying, which is
+    /// its to say again from then on.
+    fn travel(&mut self, _rest: &[u8]) -> Option<Papers> {
+        None
+    }
+    /// It has not gone, and is here again.
+    fn stay(self: Box<Self>, fd: OwnedFd, _why: Stay) {
+        self.leave(Socket::new(fd));
+    }
+}
+
+/// A connection that can be parked.
+pub struct Ready {
+    fd: OwnedFd,
+    /// Of TLS.
+    secrets: Option<Secrets>,
+}
+
+impl Ready {
+    /// Takes a connection apart, if it can be parked: it is plain, or one of TLS 1.3 on which nothing is under way.
+    pub fn of(socket: Socket) -> Result<Ready, Socket> {
+        if !is_open() {
+            return Err(socket);
+        }
+        let (fd, secrets) = socket.freeze()?;
+        Ok(Ready { fd, secrets })
+    }
+
+    /// A plain connection that comes back, or from elsewhere.
+    pub fn plain(fd: OwnedFd) -> Result<Ready, OwnedFd> {
+        match is_open() {
+            true => Ok(Ready { fd, secrets: None }),
+            false => Err(fd),
+        }
+    }
+
+    /// The connection again.
+    pub fn into_socket(self) -> Socket {
+        let socket = Socket::new(self.fd);
+        match self.secrets {
+            Some(secrets) => Socket::encrypted(Tls::resumed(socket, secrets, Vec::new())),
+            None => socket,
+        }
+    }
 }
 
 /// Names residents for which there is something, at most so many more: who is asked has no other list of them.
@@ -126,6 +182,42 @@ thread_local! {
     static TASK: Cell<TaskId> = const { Cell::new(TaskId::NOBODY) };
     /// Until then nothing is parked, monotonic ms.
     static SHUT_UNTIL_MS: Cell<u64> = const { Cell::new(0) };
+}
+
+/// Residents that are called from outside their thread's task.
+struct Calls {
+    /// The task that asks residents.
+    task: Mutex<Option<Waker>>,
+    places: Mutex<Vec<u32>>,
+}
+
+struct Caller {
+    calls: Arc<Calls>,
+    place: u32,
+}
+
+thread_local! {
+    static CALLS: Arc<Calls> = Arc::new(Calls { task: Mutex::new(None), places: Mutex::new(Vec::new()) });
+}
+
+const NO_PANIC: &str = "nothing panics while it is locked";
+
+impl Wake for Caller {
+    fn wake(self: Arc<Self>) {
+        self.wake_by_ref();
+    }
+
+    fn wake_by_ref(self: &Arc<Self>) {
+        self.calls.places.lock().expect(NO_PANIC).push(self.place);
+        if let Some(task) = &*self.calls.task.lock().expect(NO_PANIC) {
+            task.wake_by_ref();
+        }
+    }
+}
+
+/// Has the resident at a place of this thread be asked, whichever thread wakes it. Who stands there later may be asked in vain.
+pub fn waker(place: u32) -> Waker {
+    CALLS.with(|calls| Arc::new(Caller { calls: calls.clone(), place })).into()
 }
 
 /// The log says once in a process why nothing can be parked.
@@ -146,7 +238,7 @@ pub fn set_crowd(snapshot: &Snapshot) {
 }
 
 /// Whether connections of this thread can be parked.
-pub fn is_open() -> bool {
+fn is_open() -> bool {
     if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
         return false;
     }
@@ -173,9 +265,15 @@ fn most() -> usize {
     usize::try_from(most_of(&crate::worker::snapshot())).unwrap_or(usize::MAX)
 }
 
-/// Parks a connection. [`is_open`] has been asked.
-pub fn park(fd: OwnedFd, resident: Box<dyn Resident>) {
-    counters::adopted();
+/// Parks a connection.
+pub fn park(Ready { fd, secrets }: Ready, resident: Box<dyn Resident>) {
+    let resident = match secrets {
+        Some(secrets) => Box::new(Secured::new(resident, &secrets)),
+        None => resident,
+    };
+    if resident.is_client() {
+        counters::adopted();
+    }
     let is_full = LOT.with_borrow_mut(|lot| {
         let Some(lot) = lot else { return false };
         lot.arrivals.push((fd, resident));
@@ -208,6 +306,17 @@ pub fn count() -> usize {
     LOT.with_borrow(|lot| lot.as_ref().map_or(0, Lot::count))
 }
 
+/// Gives up residents that can go on in another process, from the place `from` on, at most so many. None: there are no more.
+pub fn depart(from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
+    LOT.with_borrow_mut(|lot| lot.as_mut()?.depart(from, most))
+}
+
+/// Asks all residents what is next: something has changed for all of them.
+pub fn ask_all() {
+    LOT.with_borrow_mut(|lot| lot.iter_mut().for_each(Lot::ask_all));
+    stir();
+}
+
 /// Closes all: the thread ends.
 pub fn clear() {
     SHUT_UNTIL_MS.set(u64::MAX);
@@ -221,13 +330,20 @@ struct Leaver {
 }
 
 fn release(leaver: Leaver) {
-    counters::closed();
-    leaver.resident.leave(leaver.fd);
+    if leaver.resident.is_client() {
+        counters::closed();
+    }
+    leaver.resident.leave(Socket::new(leaver.fd));
 }
 
 /// Works on what happens to residents, a portion at a time.
 async fn serve() {
     let timer = Timer::new();
+    poll_fn(|cx| {
+        CALLS.with(|calls| *calls.task.lock().expect(NO_PANIC) = Some(cx.waker().clone()));
+        Poll::Ready(())
+    })
+    .await;
     loop {
         poll_fn(|cx| {
             // A panic costs what was being done, not all that are parked.

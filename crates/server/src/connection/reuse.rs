@@ -15,10 +15,12 @@ use crate::log::error::Level;
 use crate::worker::counters;
 use runtime::TaskId;
 use runtime::clock;
+use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::time::Duration;
 
 /// Whoever reads or sends slower than this, bytes a second, may be closed in favour of a new client. A modem of 1990 is faster; who
 /// holds connections up on purpose (slowhttptest) takes some ten.
@@ -27,6 +29,14 @@ const LEAST_RATE: u64 = 1024;
 const PATIENCE_MS: u64 = 5000;
 /// Who has said nothing for so long is likely to say nothing for a while longer, ms: parking it costs some microseconds.
 const IDLE_MS: u64 = 1000;
+/// A thread with fewer connections has no need to park any of them before descriptors are few.
+const MANY: usize = 1024;
+/// Of many, who has said nothing for so long is parked, ms. A page asks for its parts within it, and pays nothing.
+const LONG_IDLE_MS: u64 = 5000;
+/// How often it is looked who has.
+const SWEEP: Duration = Duration::from_secs(1);
+/// So many are parked before others have their turn.
+const PORTION: usize = 64;
 /// So many clients are judged for one new connection: each takes a question to the kernel.
 const JUDGED: usize = 64;
 /// Nobody.
@@ -45,12 +55,22 @@ pub enum State {
     Taken,
 }
 
+/// Whether a connection is to be parked.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Parking {
+    /// As long as nobody asks for it, no.
+    Unasked,
+    /// Yes, if it is between two requests.
+    Asked,
+    /// It cannot be.
+    Never,
+}
+
 /// Where a client stands; part of it, so that a look costs nothing.
 pub struct ReuseEntry {
     state: Cell<State>,
     place: Cell<u32>,
-    /// It is to be parked, if it is between two requests.
-    is_to_park: Cell<bool>,
+    parking: Cell<Parking>,
     /// Of a QUIC connection: bytes both ways, which stand for its progress.
     bytes: Cell<u64>,
     /// A request sees its client with another address (`realip`): whose connection it is.
@@ -60,8 +80,8 @@ pub struct ReuseEntry {
 impl ReuseEntry {
     /// Without a seat.
     pub const fn new() -> ReuseEntry {
-        let (state, place, is_to_park) = (Cell::new(State::Busy), Cell::new(NONE), Cell::new(false));
-        ReuseEntry { state, place, is_to_park, bytes: Cell::new(0), origin: None }
+        let (state, place, parking) = (Cell::new(State::Busy), Cell::new(NONE), Cell::new(Parking::Unasked));
+        ReuseEntry { state, place, parking, bytes: Cell::new(0), origin: None }
     }
 
     /// Of a client that stands for another.
@@ -179,7 +199,7 @@ impl Drop for Seat {
             }
         }
         counters::closed();
-        crate::listen::descriptor_is_free();
+        crate::listen::descriptors::one_is_free();
     }
 }
 
@@ -291,10 +311,20 @@ impl Client {
         self.reuse_entry().state.get() == State::Taken
     }
 
-    /// Whether others want its descriptor; asked once.
+    /// Whether it is better parked; asked once.
     #[inline]
     pub fn is_to_park(&self) -> bool {
-        self.reuse_entry.is_to_park.take()
+        let parking = &self.reuse_entry.parking;
+        let is_asked = parking.get() == Parking::Asked;
+        if is_asked {
+            parking.set(Parking::Unasked);
+        }
+        is_asked
+    }
+
+    /// It cannot be parked, and need not be asked again.
+    pub fn cannot_park(&self) {
+        self.reuse_entry.parking.set(Parking::Never);
     }
 
     /// So many bytes have passed on a QUIC connection.
@@ -377,25 +407,63 @@ pub fn take_one() -> Option<State> {
     Some(state)
 }
 
-/// Has connections be parked that have been idle for a while: the thread has many. Two for each that comes, so that they become fewer.
+/// Has connections be parked that have been idle for a while: descriptors are few. Two for each that comes, so that they become fewer.
 pub fn park_oldest() {
-    for _ in 0..2 {
+    park_idle(IDLE_MS, 2);
+}
+
+/// Has connections be parked that have been idle for so long, at most so many; how many there were.
+fn park_idle(idle_ms: u64, most: usize) -> usize {
+    for done in 0..most {
         let task = ROOM.with_borrow_mut(|room| {
+            let now_ms = clock::monotonic_ms();
             let place = room.idle.first;
-            let p = room.places.get(place as usize)?;
-            if clock::monotonic_ms().saturating_sub(p.since_ms) < IDLE_MS {
+            let p = room.places.get_mut(place as usize)?;
+            if now_ms.saturating_sub(p.since_ms) < idle_ms {
                 return None;
             }
-            let client = p.client.clone()?;
+            let (client, task) = (p.client.clone()?, p.task);
+            p.since_ms = now_ms;
             room.leave(place, State::Idle);
+            if client.reuse_entry.parking.get() == Parking::Never {
+                room.enter(place, State::Idle);
+                return Some(None);
+            }
             // Who is something else than between two requests enters the list again at its next look.
             client.reuse_entry.state.set(State::Busy);
-            client.reuse_entry.is_to_park.set(true);
-            Some(room.places[place as usize].task)
+            client.reuse_entry.parking.set(Parking::Asked);
+            Some(Some(task))
         });
-        let Some(task) = task else { return };
-        runtime::wake(task);
+        match task {
+            Some(task) => task.into_iter().for_each(runtime::wake),
+            None => return done,
+        }
     }
+    most
+}
+
+thread_local! {
+    static IS_SWEEPING: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Where the thread has many connections, looks from now on who of them has been idle for long: those are parked. Until they are fewer.
+#[inline]
+pub fn sweep_if_many() {
+    if open() >= MANY && !IS_SWEEPING.replace(true) {
+        runtime::spawn(sweep());
+    }
+}
+
+async fn sweep() {
+    let timer = Timer::new();
+    while open() >= MANY && !crate::worker::draining() {
+        timer.set(SWEEP);
+        std::future::poll_fn(|cx| timer.poll_expired(cx)).await;
+        while park_idle(LONG_IDLE_MS, PORTION) == PORTION {
+            runtime::yield_now().await;
+        }
+    }
+    IS_SWEEPING.set(false);
 }
 
 impl Room {

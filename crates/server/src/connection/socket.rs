@@ -2,6 +2,7 @@
 //! A connection that asks, is answered and closes needs no registration at all. Knows no protocol.
 //! With TLS it stands for the plain bytes above it (`tls`): whoever reads and writes sees no difference.
 
+use super::tls::secrets::Secrets;
 use super::tls::{Moving, Tls};
 use runtime::io::{Interest, Registration};
 use rustix::io::Errno;
@@ -45,6 +46,12 @@ impl Socket {
         let mut socket = Socket::new(fd);
         socket.interest = Interest::Peer;
         socket
+    }
+
+    /// The same, of one that has been a connection to a peer before.
+    pub fn of_peer(mut self) -> Socket {
+        self.interest = Interest::Peer;
+        self
     }
 
     /// `TCP_QUICKACK` is off: it is set again after the first write. The kernel does not do so by itself, and then what comes in pieces
@@ -134,6 +141,16 @@ impl Socket {
                 };
                 Err(self)
             }
+        }
+    }
+
+    /// The descriptor, and what is needed to go on with TLS on it, or the socket as it is.
+    pub fn freeze(mut self) -> Result<(OwnedFd, Option<Secrets>), Socket> {
+        let State::Tls(tls) = &mut self.state else { return self.try_into_fd().map(|fd| (fd, None)) };
+        let Some((socket, secrets)) = tls.freeze() else { return Err(self) };
+        match socket.try_into_fd() {
+            Ok(fd) => Ok((fd, Some(secrets))),
+            Err(socket) => Err(Socket::encrypted(Tls::resumed(socket, secrets, Vec::new()))),
         }
     }
 

@@ -60,6 +60,9 @@ pub trait Stream {
     /// What the request's head says of its answer's urgency, unless the client has said otherwise since.
     fn prioritize(&self, priority: Priority);
 
+    /// What the answer's own `Priority` header says of it.
+    fn refine_priority(&self, value: &[u8]);
+
     /// What has come of the body, given to `take`, after which the client may send more: without limit (`all`: everything is
     /// taken as it comes), or so much that `window` bytes may lie here. False: the stream is gone.
     fn read(&self, all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool;

@@ -1,22 +1,26 @@
 //! TLS on a connection, towards a client or a peer: between `socket` (bytes as the kernel has them) and whoever reads and
 //! writes plain bytes. rustls keeps the keys; the buffers are ours and go back to the thread's pool when nothing is in
-//! them, so that an idle connection holds its keys and no bytes. Never looks at what it carries.
+//! them, so that an idle connection holds its keys and no bytes. Never looks at what it carries. A connection that was parked goes on by
+//! a record layer of our own (`record_layer`): the library does not take one back.
 
+pub mod record_layer;
 mod records;
+pub mod secrets;
 
 pub use records::MAX_RECORD;
 
 use super::pool;
 use super::socket::Socket;
-use crate::tls::notes;
-use records::{Say, Sink, Step, absorb};
+use crate::tls::notes::{self, Traffic};
+use record_layer::Layer;
+use records::{Say, Sink, Step, absorb, absorb_own};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::WriteTraffic;
-use rustls::{ClientConfig, CommonState, Error};
+use rustls::{ClientConfig, CommonState, Error, ProtocolVersion};
+use secrets::{Secrets, Suite};
 use std::io;
-use std::ops::Deref;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -27,6 +31,7 @@ const INCOMING: usize = MAX_RECORD + 256 + 5;
 const AT_ONCE: usize = 3 * MAX_RECORD;
 
 const GONE: &str = "nothing is asked of a connection that was taken apart";
+const NO_LIBRARY: &str = "the library is asked about handshakes, and of those that come from it";
 
 /// One end of a TLS connection.
 pub struct Tls {
@@ -55,30 +60,38 @@ pub struct Tls {
     broken: bool,
     /// Bytes came before the handshake was complete.
     pub early: bool,
+    /// What its keys come from, where it can be parked.
+    traffic: Option<Box<Traffic>>,
 }
 
 /// The accepting end of an idle connection, on its way to another thread.
 pub struct Moving {
-    end: UnbufferedServerConnection,
+    end: End,
     piece: usize,
+    traffic: Option<Box<Traffic>>,
 }
 
 enum End {
     Server(UnbufferedServerConnection),
+    /// It was parked.
+    Own(Box<Layer>),
     /// It was taken away, and nobody asks any more.
     Moved,
     /// With the number of the peer.
     Client(UnbufferedClientConnection, u32),
 }
 
-impl Deref for End {
-    type Target = CommonState;
-    fn deref(&self) -> &CommonState {
+impl End {
+    fn library(&self) -> Option<&CommonState> {
         match self {
-            End::Server(c) => c,
-            End::Client(c, _) => c,
-            End::Moved => unreachable!("{GONE}"),
+            End::Server(c) => Some(c),
+            End::Client(c, _) => Some(c),
+            End::Own(_) | End::Moved => None,
         }
+    }
+
+    fn is_handshaking(&self) -> bool {
+        self.library().is_some_and(CommonState::is_handshaking)
     }
 }
 
@@ -90,19 +103,80 @@ impl Tls {
 
     /// The accepting end of a connection that another thread had.
     pub fn moved(socket: Socket, keys: Moving) -> Box<Tls> {
-        Tls::new(socket, End::Server(keys.end), Vec::new(), keys.piece)
+        let mut tls = Tls::new(socket, keys.end, Vec::new(), keys.piece);
+        tls.traffic = keys.traffic;
+        tls
+    }
+
+    /// The accepting end of a connection that was parked; `incoming` has been read from the socket already.
+    pub fn resumed(socket: Socket, secrets: Secrets, incoming: Vec<u8>) -> Box<Tls> {
+        let piece = usize::from(secrets.piece);
+        Tls::new(socket, End::Own(Box::new(Layer::new(secrets))), incoming, piece)
     }
 
     /// Takes the socket and the keys away, if nothing is between them.
     pub fn take_apart(&mut self) -> Option<(Socket, Moving)> {
-        let is_empty = self.incoming.is_empty() && self.outgoing.is_empty() && self.plain.is_empty();
-        if !is_empty || self.ended || self.silent || self.broken || !matches!(self.end, End::Server(_)) {
+        if !self.is_at_rest() {
             return None;
         }
-        // No goodbye is said for it.
+        let end = self.take_end();
+        let moving = Moving { end, piece: self.piece, traffic: self.traffic.take() };
+        Some((std::mem::replace(&mut self.socket, Socket::none()), moving))
+    }
+
+    /// Takes the socket and the secrets away, if nothing is between them and it is a connection of TLS 1.3 with a cipher that the record
+    /// layer here has.
+    pub fn freeze(&mut self) -> Option<(Socket, Secrets)> {
+        // The tickets of the handshake wait for the first answer, of which there is none yet for who has only asked.
+        if !self.broken && self.process(None, Say::Nothing).is_ok() {
+            let _ = self.flush_now(false);
+        }
+        if !self.is_at_rest() || !self.can_freeze() {
+            return None;
+        }
+        let secrets = match self.take_end() {
+            End::Own(layer) => layer.secrets().clone(),
+            End::Server(c) => {
+                let suite = Suite::of(c.negotiated_cipher_suite()?.suite())?;
+                let first = self.traffic.take()?;
+                // From here on there is no way back: it is over where this fails.
+                let (now, _) = c.dangerous_into_kernel_connection().ok()?;
+                Secrets::of(suite, &first, &now, self.piece)?
+            }
+            End::Client(..) | End::Moved => return None,
+        };
+        Some((std::mem::replace(&mut self.socket, Socket::none()), secrets))
+    }
+
+    /// Whether [`Tls::freeze`] takes it apart, as far as that depends on what was agreed.
+    fn can_freeze(&self) -> bool {
+        match &self.end {
+            End::Own(_) => true,
+            End::Server(c) => {
+                let suite = c.negotiated_cipher_suite().and_then(|suite| Suite::of(suite.suite()));
+                let is_known = suite.is_some() && self.traffic.is_some();
+                is_known && c.protocol_version() == Some(ProtocolVersion::TLSv1_3) && !c.wants_write()
+            }
+            End::Client(..) | End::Moved => false,
+        }
+    }
+
+    /// Nothing is under way in either direction, and the end is one that may leave.
+    fn is_at_rest(&self) -> bool {
+        let is_empty = self.incoming.is_empty() && self.outgoing.is_empty() && self.plain.is_empty();
+        let is_ours = matches!(self.end, End::Server(_) | End::Own(_));
+        is_empty && is_ours && !self.ended && !self.silent && !self.broken && !self.end.is_handshaking()
+    }
+
+    /// What is left says nothing any more, no goodbye either.
+    fn take_end(&mut self) -> End {
         (self.silent, self.broken) = (true, true);
-        let End::Server(end) = std::mem::replace(&mut self.end, End::Moved) else { return None };
-        Some((std::mem::replace(&mut self.socket, Socket::none()), Moving { end, piece: self.piece }))
+        std::mem::replace(&mut self.end, End::Moved)
+    }
+
+    /// It says nothing any more: what it said last was not taken.
+    pub fn give_up(&mut self) {
+        (self.silent, self.broken) = (true, true);
     }
 
     /// The asking end. Sessions are kept for `peer`.
@@ -139,12 +213,18 @@ impl Tls {
             silent: false,
             broken: false,
             early: false,
+            traffic: None,
         })
     }
 
-    /// What is known of the connection: version, cipher, certificates.
+    /// What is known of the connection, by its handshake: version, cipher, certificates.
     pub fn state(&self) -> &CommonState {
-        &self.end
+        self.end.library().expect(NO_LIBRARY)
+    }
+
+    /// Whether the handshake goes on.
+    pub fn is_handshaking(&self) -> bool {
+        self.end.is_handshaking()
     }
 
     /// The socket below.
@@ -169,6 +249,10 @@ impl Tls {
             let bytes = &mut incoming[*at..];
             let mut sink = Sink { outgoing, plain: buf.as_deref_mut(), rest: plain };
             let (discard, result) = match end {
+                End::Own(layer) => {
+                    said = !matches!(say, Say::Nothing);
+                    absorb_own(layer, bytes, &mut sink, say)
+                }
                 End::Server(c) => absorb(
                     c.process_tls_records(bytes),
                     &mut sink,
@@ -221,11 +305,11 @@ impl Tls {
     fn take_alert(&mut self) {
         let Tls { end, outgoing, plain, .. } = self;
         let mut sink = Sink { outgoing, plain: None, rest: plain };
-        while end.wants_write() {
+        while end.library().is_some_and(CommonState::wants_write) {
             let (_, result) = match end {
                 End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
                 End::Client(c, _) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
-                End::Moved => unreachable!("{GONE}"),
+                End::Own(_) | End::Moved => unreachable!("{GONE}"),
             };
             if !matches!(result, Ok(Step::Again)) {
                 break;
@@ -236,7 +320,17 @@ impl Tls {
 
     /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
     pub fn advance(&mut self) -> io::Result<()> {
-        self.process(None, Say::Nothing).map_err(broken).map(|_| ())
+        self.process(None, Say::Nothing).map_err(broken)?;
+        self.note_traffic();
+        Ok(())
+    }
+
+    fn note_traffic(&mut self) {
+        if matches!(self.end, End::Server(_))
+            && let Some(traffic) = notes::take_traffic()
+        {
+            self.traffic = Some(traffic);
+        }
     }
 
     /// Goes on with the handshake until it is complete, or a request came with it as early data. The last flight (session
@@ -250,6 +344,7 @@ impl Tls {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
             self.process(None, Say::Nothing).map_err(broken)?;
+            self.note_traffic();
         }
         Poll::Ready(Ok(()))
     }

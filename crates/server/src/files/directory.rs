@@ -3,7 +3,7 @@
 use super::{Facts, Failure, Kind, READ};
 use crate::log::error::Level;
 use crate::request::Request;
-use crate::request::phases::Verdict;
+use crate::request::steps::Verdict;
 use rustix::fs::{AtFlags, CWD, Dir, FileType, Mode, OFlags};
 use rustix::io::Errno;
 

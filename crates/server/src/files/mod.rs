@@ -11,8 +11,8 @@ pub mod symlinks;
 
 use crate::log::error::Level;
 use crate::request::Request;
-use crate::request::filter::Chunk;
-use crate::request::phases::Verdict;
+use crate::request::chunk::Chunk;
+use crate::request::steps::Verdict;
 use rustix::fs::{FileType, OFlags, Stat};
 use rustix::io::Errno;
 use small::{Identity, Small};

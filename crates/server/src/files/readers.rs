@@ -1,5 +1,6 @@
 //! `aio threads`: a file that is not in memory is read in by a thread of a pool before it is sent, so that a slow disk stops no other
 //! connection of the worker thread. From: `connection::output`. Whether a stretch is in memory is asked of the kernel (`RWF_NOWAIT`).
+//! Work that takes long for another reason is handed to such a pool as well ([`Later`]; from: `modules::image_filter`).
 
 use crate::process_settings::PoolSize;
 use rustix::fd::{AsFd, BorrowedFd};
@@ -7,6 +8,7 @@ use rustix::io::{Errno, ReadWriteFlags};
 use std::collections::{HashMap, VecDeque};
 use std::io::IoSliceMut;
 use std::os::fd::{AsRawFd, OwnedFd};
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Waker};
@@ -26,11 +28,23 @@ pub struct Pool {
     news: Condvar,
 }
 
-#[derive(Debug, Default)]
+/// What a thread does; it is lent room to read into.
+type Work = Box<dyn FnOnce(&mut [u8]) + Send>;
+
+#[derive(Default)]
 struct State {
-    queue: VecDeque<Arc<Job>>,
+    queue: VecDeque<Work>,
     threads: usize,
     idle: usize,
+}
+
+impl std::fmt::Debug for State {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("State")
+            .field("queued", &self.queue.len())
+            .field("threads", &self.threads)
+            .finish_non_exhaustive()
+    }
 }
 
 #[derive(Debug)]
@@ -60,8 +74,8 @@ pub fn pool(size: &PoolSize) -> Arc<Pool> {
 }
 
 impl Pool {
-    /// Hands a stretch to a thread. False: too many wait, or no thread could be started.
-    fn submit(self: &Arc<Pool>, job: &Arc<Job>) -> bool {
+    /// Hands work to a thread. False: too much waits, or no thread could be started.
+    fn submit(self: &Arc<Pool>, work: Work) -> bool {
         let mut state = lock(&self.state);
         if state.queue.len() >= self.size.max_queue {
             return false;
@@ -74,7 +88,7 @@ impl Pool {
         if state.threads == 0 {
             return false;
         }
-        state.queue.push_back(job.clone());
+        state.queue.push_back(work);
         self.news.notify_one();
         true
     }
@@ -86,21 +100,70 @@ impl Pool {
             state.idle += 1;
             let mut state = self.news.wait_while(state, |s| s.queue.is_empty()).unwrap_or_else(PoisonError::into_inner);
             state.idle -= 1;
-            let job = state.queue.pop_front();
+            let work = state.queue.pop_front();
             drop(state);
-            let Some(job) = job else { continue };
-            let mut at = job.from;
-            while at < job.until {
-                let most = piece.len().min((job.until - at) as usize);
-                // An error, and an end that came early, are found again by whoever sends the file.
-                let Ok(n @ 1..) = rustix::io::pread(&job.file, &mut piece[..most], at) else { break };
-                at += n as u64;
-            }
-            job.done.store(true, Ordering::Release);
-            if let Some(waker) = lock(&job.waker).take() {
+            let Some(work) = work else { continue };
+            work(&mut piece);
+        }
+    }
+}
+
+impl Job {
+    fn read(&self, piece: &mut [u8]) {
+        let mut at = self.from;
+        while at < self.until {
+            let most = piece.len().min((self.until - at) as usize);
+            // An error, and an end that came early, are found again by whoever sends the file.
+            let Ok(n @ 1..) = rustix::io::pread(&self.file, &mut piece[..most], at) else { break };
+            at += n as u64;
+        }
+        self.done.store(true, Ordering::Release);
+        if let Some(waker) = lock(&self.waker).take() {
+            waker.wake();
+        }
+    }
+}
+
+/// What a thread of a pool works out, for a task that waits for it. Dropped, the work is still done and its result thrown away.
+#[derive(Debug)]
+pub struct Later<T>(Arc<Mutex<Slot<T>>>);
+
+#[derive(Debug)]
+struct Slot<T> {
+    /// `Some(None)`: the work has panicked.
+    result: Option<Option<T>>,
+    waker: Option<Waker>,
+}
+
+impl<T: Send + 'static> Later<T> {
+    /// Hands work over. `None`: too much waits there already, or no thread could be started.
+    pub fn begin(pool: &Arc<Pool>, work: impl FnOnce() -> T + Send + 'static) -> Option<Later<T>> {
+        let slot = Arc::new(Mutex::new(Slot { result: None, waker: None }));
+        let theirs = slot.clone();
+        let whole = move |_: &mut [u8]| {
+            let result = catch_unwind(AssertUnwindSafe(work)).ok();
+            let mut slot = lock(&theirs);
+            slot.result = Some(result);
+            if let Some(waker) = slot.waker.take() {
                 waker.wake();
             }
+        };
+        pool.submit(Box::new(whole)).then_some(Later(slot))
+    }
+
+    /// Ready when it is done; the task is woken then.
+    pub fn poll_done(&self, cx: &mut Context<'_>) -> Poll<()> {
+        let mut slot = lock(&self.0);
+        if slot.result.is_some() {
+            return Poll::Ready(());
         }
+        slot.waker = Some(cx.waker().clone());
+        Poll::Pending
+    }
+
+    /// The result, once it is done. `None`: the work has panicked, or is not done.
+    pub fn take(self) -> Option<T> {
+        lock(&self.0).result.take().flatten()
     }
 }
 
@@ -143,7 +206,8 @@ impl Reader {
         let Ok(copy) = rustix::io::fcntl_dupfd_cloexec(file, 0) else { return Poll::Ready(until - offset) };
         let waker = Mutex::new(Some(cx.waker().clone()));
         let job = Arc::new(Job { file: copy, from: offset, until, done: AtomicBool::new(false), waker });
-        if !self.pool.submit(&job) {
+        let theirs = job.clone();
+        if !self.pool.submit(Box::new(move |piece| theirs.read(piece))) {
             return Poll::Ready(until - offset);
         }
         self.waits = Some(job);
@@ -200,8 +264,22 @@ mod tests {
     #[test]
     fn a_full_queue_refuses() {
         let pool = pool(&PoolSize { name: Arc::from("full"), threads: 1, max_queue: 0 });
-        let file = OwnedFd::from(std::fs::File::open("/dev/null").expect("it is everywhere"));
-        let job = Job { file, from: 0, until: 1, done: AtomicBool::new(false), waker: Mutex::default() };
-        assert!(!pool.submit(&Arc::new(job)));
+        assert!(!pool.submit(Box::new(|_| ())));
+        assert!(Later::begin(&pool, || ()).is_none());
+    }
+
+    #[test]
+    fn work_is_done_beside_and_a_panic_costs_only_its_own_result() {
+        let pool = pool(&PoolSize { name: Arc::from("work"), threads: 1, max_queue: 8 });
+        let results = [|| 1, || panic!("of the test"), || 3].map(|work: fn() -> i32| {
+            let later = Later::begin(&pool, work).expect("there is room");
+            let (mut cx, began) = (Context::from_waker(Waker::noop()), std::time::Instant::now());
+            while later.poll_done(&mut cx).is_pending() {
+                assert!(began.elapsed().as_secs() < 20, "nobody works");
+                std::thread::yield_now();
+            }
+            later.take()
+        });
+        assert_eq!(results, [Some(1), None, Some(3)]);
     }
 }

@@ -3,7 +3,7 @@
 use super::cause::Cause;
 use super::check::HttpAsk;
 use super::http::{Answer, nonsense};
-use super::link::Link;
+use super::link::ProbeLink;
 use super::matching::{MAX_BODY, shown};
 use crate::upstream::cgi;
 use wire::fastcgi::{Decoder, begin, end_of_stdin, param, params};
@@ -29,7 +29,7 @@ pub fn request(all: &[Param]) -> Box<[u8]> {
 ///
 /// # Errors
 /// What is wrong with the answer.
-pub async fn ask(link: &mut Link, ask: &HttpAsk) -> Result<(), Cause> {
+pub async fn ask(link: &mut ProbeLink, ask: &HttpAsk) -> Result<(), Cause> {
     link.send(&ask.request).await?;
     let (mut records, mut came) = (Decoder::default(), Vec::new());
     let (mut output, mut errors) = (Vec::new(), Vec::new());

@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::check::GrpcAsk;
-use super::link::Link;
+use super::link::ProbeLink;
 use super::matching::shown;
 use wire::http2::ErrorCode;
 use wire::http2::connection::{Config, Connection, Event, Role};
@@ -50,7 +50,7 @@ struct Answer {
 ///
 /// # Errors
 /// What is wrong with the answer.
-pub async fn ask(link: &mut Link, ask: &GrpcAsk) -> Result<bool, Cause> {
+pub async fn ask(link: &mut ProbeLink, ask: &GrpcAsk) -> Result<bool, Cause> {
     let config = Config { role: Role::Client, max_streams: 0, stream_window: 65_535, headers: LIMITS };
     let mut wire: Connection<()> = Connection::new(config);
     let id = wire.open(()).ok_or_else(|| nonsense("no stream can be opened"))?;
@@ -99,7 +99,7 @@ pub async fn ask(link: &mut Link, ask: &GrpcAsk) -> Result<bool, Cause> {
     }
 }
 
-fn call(wire: &mut Connection<()>, id: u32, ask: &GrpcAsk, link: &Link) {
+fn call(wire: &mut Connection<()>, id: u32, ask: &GrpcAsk, link: &ProbeLink) {
     let scheme: &[u8] = if link.is_secure() { b"https" } else { b"http" };
     wire.send_head(id, false, |encoder, out| {
         encoder.field(b":method", b"POST", out);

@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::check::HttpAsk;
-use super::link::Link;
+use super::link::ProbeLink;
 use super::matching::{self, MAX_BODY};
 use super::require;
 use crate::upstream::peer::Peer;
@@ -43,7 +43,7 @@ impl matching::Answer for Answer<'_> {
 ///
 /// # Errors
 /// What is wrong with the answer.
-pub async fn ask(link: &mut Link, ask: &HttpAsk, peer: &Peer) -> Result<bool, Cause> {
+pub async fn ask(link: &mut ProbeLink, ask: &HttpAsk, peer: &Peer) -> Result<bool, Cause> {
     link.send(&ask.request).await?;
     let mut bytes = Vec::new();
     let (head, len) = read_head(link, &mut bytes).await?;
@@ -61,7 +61,7 @@ pub async fn ask(link: &mut Link, ask: &HttpAsk, peer: &Peer) -> Result<bool, Ca
 }
 
 /// The head, and how many bytes it has.
-async fn read_head(link: &mut Link, bytes: &mut Vec<u8>) -> Result<(ResponseHead, usize), Cause> {
+async fn read_head(link: &mut ProbeLink, bytes: &mut Vec<u8>) -> Result<(ResponseHead, usize), Cause> {
     let (mut parser, mut head) = (ResponseParser::default(), ResponseHead::default());
     loop {
         if link.receive(bytes).await? == 0 {
@@ -94,7 +94,7 @@ async fn read_head(link: &mut Link, bytes: &mut Vec<u8>) -> Result<(ResponseHead
 
 /// The body from `at` on, as far as it is looked at. True: all of it, and nothing behind it.
 async fn read_body(
-    link: &mut Link,
+    link: &mut ProbeLink,
     head: &ResponseHead,
     bytes: &mut Vec<u8>,
     at: usize,

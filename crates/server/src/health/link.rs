@@ -32,7 +32,7 @@ thread_local! {
 }
 
 /// A connection.
-pub struct Link {
+pub struct ProbeLink {
     socket: Socket,
     /// Something was sent, and no answer was looked for yet.
     asked: bool,
@@ -46,12 +46,12 @@ pub struct Link {
     pub since_ms: u64,
 }
 
-impl Link {
+impl ProbeLink {
     /// Connects.
     ///
     /// # Errors
     /// Refused, unreachable, or this machine's fault.
-    pub async fn connect(to: &Address, opening: Opening<'_>) -> Result<Link, Cause> {
+    pub async fn connect(to: &Address, opening: Opening<'_>) -> Result<ProbeLink, Cause> {
         let made = async {
             let spare = shelf_of(to).and_then(|shelf| SPARE.with_borrow_mut(|spare| spare[shelf].pop()));
             let fd = spare.map_or_else(|| connect::open(SocketType::STREAM, to), Ok)?;
@@ -67,7 +67,7 @@ impl Link {
             join(socket, to, first).await
         };
         let (socket, sent) = made.await.map_err(|e| of_connect(&e, to))?;
-        Ok(Link { socket, shelf: shelf_of(to), asked: false, sent, used: 0, since_ms: clock::monotonic_ms() })
+        Ok(ProbeLink { socket, shelf: shelf_of(to), asked: false, sent, used: 0, since_ms: clock::monotonic_ms() })
     }
 
     /// Makes it secure: the peer (with this number) is who it must be when this has gone well.
@@ -156,7 +156,7 @@ pub fn close_spare() {
 /// Who says something first on a new connection.
 #[derive(Clone, Copy)]
 pub enum Opening<'b> {
-    /// This side, by these bytes (some, and the first that [`Link::send`] is given).
+    /// This side, by these bytes (some, and the first that [`ProbeLink::send`] is given).
     Bytes(&'b [u8]),
     /// This side, if only goodbye.
     Ours,

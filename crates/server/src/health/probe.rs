@@ -2,7 +2,7 @@
 
 use super::cause::Cause;
 use super::check::{Ask, Check, Keep, Talk};
-use super::link::{Link, Opening, dial, half_open, of_connect};
+use super::link::{Opening, ProbeLink, dial, half_open, of_connect};
 use super::matching::MAX_BODY;
 use super::{fastcgi, grpc, http};
 use crate::connection::Address;
@@ -23,7 +23,7 @@ const DATAGRAM: usize = 65_536;
 ///
 /// # Errors
 /// What is wrong with the peer.
-pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>, timer: &Timer) -> Result<(), Cause> {
+pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<ProbeLink>, timer: &Timer) -> Result<(), Cause> {
     let address = match (&peer.address, check.port) {
         (Address::Inet(a), Some(port)) => Address::Inet(SocketAddr::new(a.ip(), port)),
         (a, _) => a.clone(),
@@ -51,7 +51,7 @@ pub async fn probe(check: &Check, peer: &Peer, kept: &mut Option<Link>, timer: &
 }
 
 /// A connection of an earlier check may be used for another.
-fn good(check: &Check, mut link: Link) -> Option<Link> {
+fn good(check: &Check, mut link: ProbeLink) -> Option<ProbeLink> {
     let young = match check.rhythm.keepalive {
         None => false,
         Some(Keep::Time(time)) => u128::from(clock::monotonic_ms() - link.since_ms) < time.as_millis(),
@@ -74,16 +74,16 @@ async fn converse(
     check: &Check,
     address: &Address,
     peer: &Peer,
-    link: Option<Link>,
+    link: Option<ProbeLink>,
     connected: &Cell<bool>,
-) -> Result<Option<Link>, Cause> {
+) -> Result<Option<ProbeLink>, Cause> {
     let mut link = match link {
         Some(link) => link,
         None => {
             let limit = check.rhythm.connect_limit;
             let timer = Timer::new();
             timer.set(limit);
-            let made = timer.guard(Link::connect(address, opening(check))).await;
+            let made = timer.guard(ProbeLink::connect(address, opening(check))).await;
             let mut link = made.unwrap_or_else(|| Err(Cause::NoAnswer { waited_ms: limit.as_millis() as u64 }))?;
             connected.set(true);
             if let Some(secure) = &check.secure {
@@ -115,7 +115,7 @@ async fn converse(
     Ok(None)
 }
 
-async fn conversation(link: &mut Link, talk: &Talk) -> Result<(), Cause> {
+async fn conversation(link: &mut ProbeLink, talk: &Talk) -> Result<(), Cause> {
     if !talk.send.is_empty() {
         link.send(&talk.send).await?;
     }

@@ -2,11 +2,16 @@
 //! Written by the prober and by failed requests, read by whoever shows it.
 
 use super::cause::Cause;
-use super::verdict::{FLAP_WINDOW, FLAPS};
 use crate::upstream::availability::MAX_CHECKS;
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
+
+/// A peer whose health changed so often
+pub const FLAPS: usize = 6;
+/// within this time flaps,
+pub const FLAP_WINDOW: Duration = Duration::from_secs(300);
 
 /// See the top of the file.
 #[derive(Debug, Default)]

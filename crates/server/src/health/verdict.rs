@@ -4,6 +4,7 @@
 use super::cause::Cause;
 use super::check::{Check, Rhythm};
 use super::record::Track;
+use crate::health::record::FLAP_WINDOW;
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::upstream::peer::Peer;
@@ -17,10 +18,6 @@ const FASTER: u32 = 4;
 const LONG_DOWN: u32 = 10;
 /// though once a minute in any case, unless it is looked at more seldom at the best of times.
 const SLOWEST: Duration = Duration::from_secs(60);
-/// A peer whose health changed so often
-pub const FLAPS: usize = 6;
-/// within this time flaps,
-pub const FLAP_WINDOW: Duration = Duration::from_secs(300);
 /// and has to pass so many times as often in a row before it is used again.
 const FLAP_PASSES: u32 = 3;
 

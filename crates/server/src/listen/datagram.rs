@@ -113,7 +113,7 @@ fn take(listener: &Rc<Listener>, table: &Rc<Table>, bytes: &[u8], from: SockAddr
         (_, ListenAddress::Unix(path)) => Address::Unix(path.clone()),
     };
     listener.counts.accepted();
-    if connection::start_flow(flow.clone(), key.0.clone(), local, listener.number) {
+    if connection::begin::start_flow(flow.clone(), key.0.clone(), local, listener.number) {
         table.flows.borrow_mut().insert(key, flow);
     }
 }

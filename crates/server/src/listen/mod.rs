@@ -1,6 +1,8 @@
 //! Listening sockets of a thread: accepts in batches and starts a connection for each. To: `connection`.
 
+pub mod address;
 pub mod datagram;
+pub mod descriptors;
 mod holder;
 pub mod pktinfo;
 pub mod quic;
@@ -12,52 +14,33 @@ use crate::connection::{self, Address};
 use crate::process_settings::{ListenAddress, ListenSpec, SocketKind};
 use crate::status::listeners;
 use crate::upstream;
-use crate::worker::thread::ListenSocket;
+use crate::worker::order::ListenSocket;
+use address::address;
 use runtime::TaskId;
 use runtime::clock;
 use runtime::io::{Interest, Registration};
-use runtime::timer::Timer;
-use rustix::net::{SocketAddrAny, SocketFlags};
-use std::cell::{Cell, RefCell};
+use rustix::net::SocketFlags;
+use std::cell::Cell;
 use std::future::poll_fn;
 use std::io;
-use std::net::SocketAddr;
-use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, OwnedFd};
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
-use std::time::Duration;
 
 /// Connections accepted, and served as far as they come without waiting, before others get their turn.
 const BATCH: usize = 16;
-/// How long a thread that is out of descriptors waits at most before it tries to accept again: other threads may have closed some.
-const OUT_OF_DESCRIPTORS: Duration = Duration::from_millis(20);
-
 thread_local! {
-    /// Those who could not accept for lack of descriptors.
-    static WITHOUT: RefCell<Vec<TaskId>> = const { RefCell::new(Vec::new()) };
-    /// When that was last said, s.
+    /// When it was last said that there are no descriptors, s.
     static SAID_S: Cell<u64> = const { Cell::new(0) };
-}
-
-/// A connection of the thread was closed: whoever ran out of descriptors tries again at once.
-pub fn descriptor_is_free() {
-    // The thread's storage may be gone already when a thread ends.
-    let _ = WITHOUT.try_with(|waiting| waiting.borrow_mut().drain(..).for_each(runtime::wake));
 }
 
 /// Waits for a descriptor to be closed. What is open and not in use makes room.
 async fn out_of_descriptors() {
     upstream::pool::drop_idle();
     connection::reuse::take_one();
-    WITHOUT.with_borrow_mut(|waiting| waiting.push(runtime::current()));
-    let timer = Timer::new();
-    timer.set(OUT_OF_DESCRIPTORS);
-    let mine = runtime::current();
-    let is_free = || WITHOUT.with_borrow(|waiting| !waiting.contains(&mine));
-    poll_fn(|cx| if is_free() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
-    WITHOUT.with_borrow_mut(|waiting| waiting.retain(|task| *task != mine));
+    descriptors::wait().await;
 }
 
 /// A listening socket of this thread.
@@ -81,6 +64,8 @@ pub struct Listener {
     task: Cell<Option<TaskId>>,
     started: Cell<bool>,
     closed: Cell<bool>,
+    /// Another process accepts what comes.
+    rests: Cell<bool>,
 }
 
 impl Listener {
@@ -88,7 +73,7 @@ impl Listener {
     pub fn new(number: usize, socket: ListenSocket, spec: &ListenSpec) -> io::Result<Rc<Listener>> {
         let ListenSocket { id, place, fd, .. } = socket;
         let registration = Registration::new(fd.as_fd(), Interest::Read)?;
-        let (task, started, closed) = (Cell::new(None), Cell::new(false), Cell::new(false));
+        let (task, started, closed, rests) = (Cell::new(None), Cell::new(false), Cell::new(false), Cell::new(false));
         let (address, kind, quic) = (spec.address.clone(), spec.kind, spec.quic);
         let counts = listeners::open(&address, kind, &fd);
         Ok(Rc::new(Listener {
@@ -104,6 +89,7 @@ impl Listener {
             task,
             started,
             closed,
+            rests,
         }))
     }
 
@@ -115,6 +101,15 @@ impl Listener {
                 SocketKind::Datagram if self.quic => runtime::spawn(quic::serve(self.clone())),
                 SocketKind::Datagram => runtime::spawn(datagram::receive_loop(self.clone())),
             };
+        }
+    }
+
+    /// Leaves connections that come to another process that has the socket, or takes them again. Datagrams belong to whom they belonged
+    /// to.
+    pub fn rest(&self, rests: bool) {
+        self.rests.set(rests);
+        if let Some(task) = self.task.get() {
+            runtime::wake(task);
         }
     }
 
@@ -130,9 +125,16 @@ impl Listener {
 async fn accept_loop(listener: Rc<Listener>) {
     listener.task.set(Some(runtime::current()));
     loop {
-        poll_fn(|_| if listener.closed.get() { Poll::Ready(()) } else { listener.registration.poll_readable() }).await;
+        poll_fn(|_| match (listener.closed.get(), listener.rests.get()) {
+            (true, _) => Poll::Ready(()),
+            (_, true) => Poll::Pending,
+            _ => listener.registration.poll_readable(),
+        })
+        .await;
         if listener.closed.get() {
-            accept_some(&listener, usize::MAX);
+            if !listener.rests.get() {
+                accept_some(&listener, usize::MAX);
+            }
             listener.registration.remove(&listener.fd);
             return;
         }
@@ -157,7 +159,7 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
             Ok((fd, peer)) => {
                 listener.counts.accepted();
                 let remote = peer.map_or(Address::Unix(PathBuf::new()), address);
-                connection::start(fd, remote, listener.number, number < BATCH);
+                connection::begin::start(fd, remote, listener.number, number < BATCH);
             }
             Err(e) => {
                 let error = io::Error::from(e);
@@ -186,23 +188,4 @@ fn accept_some(listener: &Listener, at_most: usize) -> Accepted {
         }
     }
     Accepted::More
-}
-
-fn address(any: SocketAddrAny) -> Address {
-    match SocketAddr::try_from(any.clone()) {
-        Ok(a) => Address::Inet(a),
-        Err(_) => {
-            let path = rustix::net::SocketAddrUnix::try_from(any).ok().and_then(|u| u.path().map(|p| p.into_owned()));
-            use std::os::unix::ffi::OsStringExt;
-            Address::Unix(path.map_or(PathBuf::new(), |p| std::ffi::OsString::from_vec(p.into_bytes()).into()))
-        }
-    }
-}
-
-/// The address that a connected socket has on this side.
-pub fn local_address(fd: BorrowedFd<'_>) -> Address {
-    match rustix::net::getsockname(fd.as_fd()) {
-        Ok(any) => address(any),
-        Err(_) => Address::Unix(PathBuf::new()),
-    }
 }

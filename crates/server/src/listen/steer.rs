@@ -8,7 +8,11 @@ use std::io;
 use std::os::fd::AsFd;
 
 /// Bytes of our connection ids.
-const ID: u32 = super::quic::ID_LEN as u32;
+const ID: u32 = super::quic::ids::LEN as u32;
+/// Where the socket's number stands in an id, and where an id begins behind a short header and a long one (RFC 9000 section 17).
+const SOCKET: u32 = super::quic::ids::SOCKET as u32;
+const SHORT: u32 = 1 + SOCKET;
+const LONG: u32 = 6 + SOCKET;
 
 /// The sockets of a process in a group.
 #[derive(Clone, Copy)]
@@ -46,7 +50,7 @@ fn program(own: Own) -> Vec<libc::sock_filter> {
         byte(0),
         jump(libc::BPF_JSET, 0x80, 2, 0),
         // A short header (RFC 9000 section 17.3): the id stands behind the first byte.
-        number(1),
+        number(SHORT),
         found,
     ];
     if own.ahead == 0 {
@@ -58,11 +62,11 @@ fn program(own: Own) -> Vec<libc::sock_filter> {
         // A long header (section 17.2) says how long its id is: is it one of ours, of a handshake that is under way?
         byte(5),
         jump(libc::BPF_JEQ, ID, 0, 3),
-        number(6),
+        number(LONG),
         jump(libc::BPF_JGE, (own.ahead + own.count) as u32, 1, 0),
         found,
         // A new connection: all that its client sends first has the same id.
-        number(6),
+        number(LONG),
         step(libc::BPF_ALU | libc::BPF_K | libc::BPF_MOD, own.count.max(1) as u32),
         step(libc::BPF_ALU | libc::BPF_K | libc::BPF_ADD, own.ahead as u32),
         found,

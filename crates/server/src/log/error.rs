@@ -1,6 +1,7 @@
 //! The error log: `2026/11/20 20:41:09 [error] pid#tid: *connection text`, to files, standard error and syslog.
 //! Used by everything. A line is one write; a level nobody wants costs one comparison.
 
+use crate::log::captured;
 use crate::log::file::{LogFile, OpenFiles};
 use crate::log::floods;
 use crate::log::memory::MemoryLog;
@@ -182,13 +183,16 @@ impl ErrorLog {
         let mut line = Line { bytes: [0; MAX_LINE], len: 0 };
         let second = now();
         line.push(&time_text(second));
-        let _ = write!(line, " [{}] {}#{}: ", level.name(), pid(), tid());
+        // As nginx, whose table of names has none for this.
+        let label = if level == Level::Stderr { "" } else { level.name() };
+        let _ = write!(line, " [{label}] {}#{}: ", pid(), tid());
         if let Some(number) = connection {
             let _ = write!(line, "*{number} ");
         }
         let start = line.len;
         let _ = line.write_fmt(message);
         let text = line.end();
+        captured::note(level, text);
         let mut on_stderr = false;
         for (_, target) in self.log.targets.iter().filter(|(wanted, _)| reach <= *wanted) {
             match target {

@@ -6,6 +6,7 @@
 use super::error::Level;
 use super::file::LogFile;
 use super::opened::Opened;
+use super::timed;
 use crate::connection::socket::Socket;
 use crate::snapshot::{Snapshot, ThreadSnapshot};
 use runtime::Pending;
@@ -185,8 +186,8 @@ impl Slot {
             let now = clock::wall_seconds();
             let bytes = &self.bytes[..len];
             let result = match spec.buffering.and_then(|b| b.gzip) {
-                Some(level) => compress(bytes, level).and_then(|c| file.append(&c, now)),
-                None => file.append(bytes, now),
+                Some(level) => compress(bytes, level).and_then(|c| timed::write(|| file.append(&c, now))),
+                None => timed::write(|| file.append(bytes, now)),
             };
             if let Err(e) = result
                 && now - self.complained_at >= COMPLAIN_EVERY

@@ -1,5 +1,6 @@
 //! The error log, syslog, and the files that logs are written to.
 
+pub mod captured;
 pub mod error;
 pub mod file;
 mod floods;
@@ -7,6 +8,7 @@ pub mod lines;
 pub mod memory;
 pub mod opened;
 pub mod syslog;
+pub mod timed;
 
 use crate::master::sys::local_time as local;
 use error::{Errno, Level};

@@ -61,7 +61,7 @@ impl Opened {
     ) -> Result<(), (&'static str, Errno)> {
         let Some(spec) = cache else {
             let fd = open(path)?;
-            return write(fd.as_fd(), line);
+            return super::timed::write(|| write(fd.as_fd(), line));
         };
         let mut caches = self.caches.borrow_mut();
         if caches.len() <= spec.index {
@@ -99,7 +99,7 @@ impl Cache {
         entry.uses += 1;
         self.order.insert(self.uses, name);
         let fd = entry.fd.as_ref().expect("an entry in use is open");
-        let result = write(fd.as_fd(), line);
+        let result = super::timed::write(|| write(fd.as_fd(), line));
         if entry.uses < spec.min_uses {
             entry.fd = None;
         }

@@ -1,6 +1,9 @@
 //! How a command asks the running master for something (`ironweir canary`, `-t --plan`): the command listens on a socket beside the pid
 //! file and sends SIGURG, which means nothing to other programs; the master connects to it, if it is root's or its own user's. The
 //! connection is the command's hand on what it asked for: when it closes, however that comes, the master takes it back.
+//!
+//! What is handed out are the texts of the running configuration, with what is secret in them. So each side asks the kernel who the other one is
+//! (`SO_PEERCRED`), whatever stands at the socket's name: its folder may be another user's, who could put a link or a socket of his own there.
 
 use super::channel::{Channel, Frame};
 use super::sys::{self, Pid};
@@ -15,12 +18,16 @@ use std::time::{Duration, Instant};
 
 /// How long the master may take to come.
 const PATIENCE: Duration = Duration::from_secs(5);
+/// The longest request: a path and numbers.
+const MOST_ASKED: usize = 64 << 10;
 
 /// What may be asked.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub enum Request {
     /// The configuration that runs: [`Reply::Shown`], then its payload in a frame of its own.
     Show,
+    /// The binary that is on the disk now takes over, and this one ends: [`Reply::Kept`] or [`Reply::Refused`].
+    Upgrade,
     /// A configuration is tried out with a share of new connections.
     Canary {
         /// Its file, absolute.
@@ -65,13 +72,15 @@ pub(super) fn meet(pid_file: &Path, asker: Pid) -> io::Result<Channel> {
     // The master waits for nobody.
     let socket = new_socket(SocketFlags::NONBLOCK)?;
     connect(&socket, &SocketAddrUnix::new(&path)?)?;
-    // Nobody else is expected there, whatever becomes of the command.
-    let _ = std::fs::remove_file(&path);
-    let uid = rustix::net::sockopt::socket_peercred(&socket)?.uid.as_raw();
-    if uid != 0 && uid != sys::effective_uid() {
+    let peer = rustix::net::sockopt::socket_peercred(&socket)?;
+    let uid = peer.uid.as_raw();
+    // A link could lead to some other service of root's.
+    if peer.pid.as_raw_nonzero().get() != asker || uid != 0 && uid != sys::effective_uid() {
         return Err(io::Error::from_raw_os_error(libc::EPERM));
     }
-    Ok(Channel::of(socket))
+    // Nobody else is expected there, whatever becomes of the command.
+    let _ = std::fs::remove_file(&path);
+    Ok(Channel::of(socket).with_limits(MOST_ASKED, 0))
 }
 
 /// A connection to the running master.
@@ -111,6 +120,10 @@ pub fn ask(pid_file: &Path, request: &Request) -> Result<Asked, String> {
         return Err(format!("process {master} of {shown} does not answer: is it an Ironweir that knows this?"));
     }
     let fd = accept_with(&socket, SocketFlags::CLOEXEC).map_err(|e| failed(e.into()))?;
+    let peer = rustix::net::sockopt::socket_peercred(&fd).map_err(|e| failed(e.into()))?;
+    if peer.pid.as_raw_nonzero().get() != master {
+        return Err(format!("{}: process {} came instead of {master}", path.display(), peer.pid.as_raw_nonzero()));
+    }
     let mut channel = Channel::of(fd);
     let bytes = serde_json::to_vec(request).map_err(|e| e.to_string())?;
     channel.queue(&bytes, Vec::new());

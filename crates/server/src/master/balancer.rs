@@ -65,6 +65,8 @@ impl Master<'_> {
         match started {
             Ok((ours, theirs, Forked::Child)) => {
                 drop(ours);
+                // Its end is to be that of the worker whose it is.
+                self.predecessor = None;
                 let code = catch_unwind(AssertUnwindSafe(|| self.be_balancer(theirs))).unwrap_or(1);
                 std::process::exit(code)
             }
@@ -93,7 +95,7 @@ impl Master<'_> {
         self.balancer = None;
         self.running.listeners.list.clear();
         self.running.plan.payload = Default::default();
-        self.service.balancer()(Link { channel: Some(channel) })
+        self.service.balancer()(BalancerLine { channel: Some(channel) })
     }
 
     /// Tells the process to end, if there is one. What another binary balances stays.
@@ -167,12 +169,12 @@ pub enum Order {
 }
 
 /// The process' end of the line to the master.
-pub struct Link {
+pub struct BalancerLine {
     /// None: the master is gone.
     channel: Option<Channel>,
 }
 
-impl Link {
+impl BalancerLine {
     /// The next order, if there is one. A master that is gone has said [`Order::Leave`].
     pub fn order(&mut self) -> Option<Order> {
         let Some(channel) = &mut self.channel else { return Some(Order::Leave) };

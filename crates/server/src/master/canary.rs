@@ -20,6 +20,8 @@ use std::sync::Arc;
 
 /// Commands that are listened to at once.
 const MOST_GUESTS: usize = 8;
+/// The longest canary.
+const MOST_SECONDS: f64 = 7.0 * 86_400.0;
 
 /// What a canary is to be, beside its file.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,13 +56,49 @@ pub(super) struct Asking {
     trial: Option<Trial>,
     /// The guest who waits for this configuration to be taken.
     kept: Option<(u64, u64)>,
+    /// The guest who waits for another binary to have taken over.
+    upgrader: Option<u64>,
+}
+
+impl Asking {
+    fn tell(&mut self, number: u64, reply: &Reply) {
+        let Some(guest) = self.guests.iter_mut().find(|g| g.number == number) else { return };
+        if guest.channel.is_waiting() && matches!(reply, Reply::Says(_)) {
+            // How it goes is said again soon.
+            return;
+        }
+        if let Ok(bytes) = serde_json::to_vec(reply) {
+            guest.channel.queue(&bytes, Vec::new());
+            // Who is gone is seen when it is heard.
+            let _ = guest.channel.flush();
+        }
+    }
+
+    /// Tells whoever waits for another binary how it went. False: nobody does.
+    pub(super) fn tell_upgrader(&mut self, reply: &Reply) -> bool {
+        let Some(number) = self.upgrader.take() else { return false };
+        self.tell(number, reply);
+        true
+    }
+}
+
+impl Asking {
+    /// The first guest that waits for nothing leaves, so that another may come; false: all of them do.
+    fn let_one_go(&mut self) -> bool {
+        let busy = [self.trial.as_ref().map(|t| t.guest), self.kept.map(|k| k.0), self.upgrader];
+        let idle = self.guests.iter().position(|g| !busy.contains(&Some(g.number)) && !g.channel.is_waiting());
+        idle.map(|at| self.guests.remove(at)).is_some()
+    }
 }
 
 impl Master<'_> {
     /// SIGURG: somebody asks for something.
     pub(super) fn meet(&mut self, asker: Pid) {
-        if asker == 0 || self.asking.guests.len() >= MOST_GUESTS {
+        if asker == 0 {
             return;
+        }
+        if self.asking.guests.len() >= MOST_GUESTS && !self.asking.let_one_go() {
+            return server_log!(Warn, "process {asker} asks for something, but {MOST_GUESTS} others are listened to");
         }
         match ask::meet(&self.running.plan.process.pid, asker) {
             Ok(channel) => {
@@ -76,6 +114,10 @@ impl Master<'_> {
         let (mut asked, mut gone) = (Vec::new(), Vec::new());
         for guest in &mut self.asking.guests {
             let sent = guest.channel.flush();
+            if sent.is_ok() && guest.channel.is_waiting() {
+                // Who does not take answers asks nothing more: what waits for it stays bounded.
+                continue;
+            }
             match guest.channel.receive() {
                 Ok(Some(frame)) => asked.push((guest.number, serde_json::from_slice::<Request>(&frame.bytes))),
                 Ok(None) if sent.is_ok() => {}
@@ -84,6 +126,7 @@ impl Master<'_> {
         }
         for number in gone {
             self.asking.guests.retain(|g| g.number != number);
+            self.asking.upgrader.take_if(|upgrader| *upgrader == number);
             if self.asking.trial.as_ref().is_some_and(|t| t.guest == number) {
                 self.take_back("the command that asked for it is gone");
             }
@@ -91,8 +134,17 @@ impl Master<'_> {
         for (guest, request) in asked {
             match request {
                 Ok(Request::Show) => self.show(guest),
+                Ok(Request::Upgrade) => self.upgrade_for(guest),
+                Ok(Request::Canary { file, .. }) if !file.is_absolute() => {
+                    let why = format!(
+                        "{}: the master has another working directory: an absolute path is needed",
+                        file.display()
+                    );
+                    self.tell_guest(guest, &Reply::Refused(why));
+                }
                 Ok(Request::Canary { file, share, minimum, seconds }) => {
-                    let terms = Terms { share: share.min(10_000), minimum, ms: (seconds * 1000.0) as u64 };
+                    let ms = (seconds.clamp(0.0, MOST_SECONDS) * 1000.0) as u64;
+                    let terms = Terms { share: share.min(10_000), minimum, ms };
                     if let Err(why) = self.begin_trial(guest, &file, terms) {
                         self.tell_guest(guest, &Reply::Refused(why));
                     }
@@ -103,12 +155,7 @@ impl Master<'_> {
     }
 
     fn tell_guest(&mut self, number: u64, reply: &Reply) {
-        let Some(guest) = self.asking.guests.iter_mut().find(|g| g.number == number) else { return };
-        if let Ok(bytes) = serde_json::to_vec(reply) {
-            guest.channel.queue(&bytes, Vec::new());
-            // Who is gone is seen when it is heard.
-            let _ = guest.channel.flush();
-        }
+        self.asking.tell(number, reply);
     }
 
     fn show(&mut self, number: u64) {
@@ -116,6 +163,19 @@ impl Master<'_> {
         if let Some(guest) = self.asking.guests.iter_mut().find(|g| g.number == number) {
             guest.channel.queue(&self.running.plan.payload, Vec::new());
             let _ = guest.channel.flush();
+        }
+    }
+
+    fn upgrade_for(&mut self, guest: u64) {
+        let busy = self.new_binary.is_some() || self.parent_is_old_binary() || self.is_stopping();
+        if !busy {
+            self.asking.upgrader = Some(guest);
+            self.change_binary();
+        }
+        if busy || self.new_binary.is_none() {
+            let why = if busy { "an upgrade or a shutdown is under way" } else { "the new binary cannot be started" };
+            self.asking.upgrader = None;
+            self.tell_guest(guest, &Reply::Refused(why.to_owned()));
         }
     }
 

@@ -1,4 +1,4 @@
-//! Messages between master and worker over a socket pair: bytes of any length with descriptors, cut into packets.
+//! Messages between processes of a server, master and worker mostly, over a socket pair: bytes of any length with descriptors, cut into packets.
 //! The master's side never blocks. Knows nothing of what the messages mean.
 
 use rustix::io::Errno;
@@ -25,13 +25,15 @@ const MORE: u8 = 0;
 const LAST: u8 = 1;
 
 /// Something with a descriptor that stays open until it is sent.
-pub(super) type Handle = Arc<dyn AsFd + Send + Sync>;
+pub type Handle = Arc<dyn AsFd + Send + Sync>;
 
 /// A whole message.
 #[derive(Debug, Default)]
-pub(super) struct Frame {
-    pub(super) bytes: Vec<u8>,
-    pub(super) fds: Vec<OwnedFd>,
+pub struct Frame {
+    /// Its bytes.
+    pub bytes: Vec<u8>,
+    /// What came with it. Fewer than were sent where the process has no room for more.
+    pub fds: Vec<OwnedFd>,
 }
 
 struct Packet {
@@ -40,31 +42,38 @@ struct Packet {
 }
 
 /// One end of the pair.
-pub(super) struct Channel {
+pub struct Channel {
     fd: Arc<OwnedFd>,
     out: VecDeque<Packet>,
     partial: Frame,
+    /// Bytes and descriptors of the largest message that is taken.
+    limits: (usize, usize),
 }
 
 impl Channel {
     /// Two connected ends, closed on exec.
-    pub(super) fn pair() -> io::Result<(Channel, Channel)> {
+    pub fn pair() -> io::Result<(Channel, Channel)> {
         let (a, b) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?;
         Ok((Channel::of(a), Channel::of(b)))
     }
 
     /// One end of a pair that was made elsewhere.
-    pub(super) fn of(fd: OwnedFd) -> Channel {
-        Channel { fd: Arc::new(fd), out: VecDeque::new(), partial: Frame::default() }
+    pub fn of(fd: OwnedFd) -> Channel {
+        Channel { fd: Arc::new(fd), out: VecDeque::new(), partial: Frame::default(), limits: (MAX_MESSAGE, MAX_FDS) }
+    }
+
+    /// Takes no larger messages than this.
+    pub(super) fn with_limits(self, bytes: usize, fds: usize) -> Channel {
+        Channel { limits: (bytes, fds), ..self }
     }
 
     /// The socket, to send small messages from other threads with [`send_now`].
-    pub(super) fn socket(&self) -> Arc<OwnedFd> {
+    pub fn socket(&self) -> Arc<OwnedFd> {
         Arc::clone(&self.fd)
     }
 
     /// Puts a message behind those that wait. Sent by [`Channel::flush`].
-    pub(super) fn queue(&mut self, bytes: &[u8], fds: Vec<Handle>) {
+    pub fn queue(&mut self, bytes: &[u8], fds: Vec<Handle>) {
         let mut fds = fds.into_iter().peekable();
         let mut chunks = bytes.chunks(PACKET - 1).peekable();
         loop {
@@ -82,12 +91,12 @@ impl Channel {
     }
 
     /// Whether something waits for [`Channel::flush`] until the socket is writable.
-    pub(super) fn is_waiting(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         !self.out.is_empty()
     }
 
     /// Sends what the socket takes without waiting.
-    pub(super) fn flush(&mut self) -> io::Result<()> {
+    pub fn flush(&mut self) -> io::Result<()> {
         while let Some(packet) = self.out.front() {
             match send(&self.fd, &packet.bytes, &packet.fds, SendFlags::DONTWAIT) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
@@ -100,7 +109,7 @@ impl Channel {
     }
 
     /// The next whole message, if it is there. An error of kind `UnexpectedEof`: the other end is gone.
-    pub(super) fn receive(&mut self) -> io::Result<Option<Frame>> {
+    pub fn receive(&mut self) -> io::Result<Option<Frame>> {
         loop {
             let mut bytes = [0; PACKET];
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
@@ -121,7 +130,7 @@ impl Channel {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
             self.partial.bytes.extend_from_slice(body);
-            if self.partial.bytes.len() > MAX_MESSAGE || self.partial.fds.len() > MAX_FDS {
+            if self.partial.bytes.len() > self.limits.0 || self.partial.fds.len() > self.limits.1 {
                 return Err(io::Error::other("message too large"));
             }
             if received.flags.contains(ReturnFlags::CTRUNC) {
@@ -191,5 +200,17 @@ mod tests {
         assert_eq!(frames[1].bytes, b"second");
         drop(a);
         assert_eq!(b.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn what_is_larger_than_it_may_be_is_refused() {
+        let file: Handle = Arc::new(OwnedFd::from(std::fs::File::open("/dev/null").unwrap()));
+        for (bytes, fds, taken) in [(100, 0, true), (101, 0, false), (1, 1, false)] {
+            let (mut a, b) = Channel::pair().unwrap();
+            let mut b = b.with_limits(100, 0);
+            a.queue(&vec![b'x'; bytes], vec![file.clone(); fds]);
+            a.flush().unwrap();
+            assert_eq!(b.receive().is_ok(), taken, "{bytes} bytes, {fds} descriptors");
+        }
     }
 }

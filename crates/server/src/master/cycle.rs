@@ -20,7 +20,7 @@ use crate::log::error::{self, Errno, ErrorLog};
 use crate::log::file::{LogFile, Moved, OpenFiles};
 use crate::server_log;
 use std::ffi::OsString;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::process::parent_id;
 use std::path::PathBuf;
 use std::process::ExitCode;
@@ -78,6 +78,8 @@ pub(super) struct Master<'a> {
     /// The kernel took no ban the last time: said once.
     pub(super) bans_fail: bool,
     pub(super) new_binary: Option<Pid>,
+    /// The line to a worker whose connections the next one that is started goes on with.
+    pub(super) predecessor: Option<OwnedFd>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
     pub(super) exit_code: i32,
@@ -98,9 +100,10 @@ impl<'a> Master<'a> {
         signals: Signals,
         files: OpenFiles,
         running: Running,
-        started: Started,
+        mut started: Started,
     ) -> Master<'a> {
         Master {
+            predecessor: started.predecessor.take(),
             program: upgrade::program_path(options.arguments.first()),
             environment: std::env::vars_os().collect(),
             parent: parent_id(),
@@ -251,7 +254,7 @@ impl<'a> Master<'a> {
         }
     }
 
-    fn quit(&mut self) {
+    pub(super) fn quit(&mut self) {
         if std::mem::replace(&mut self.quitting, true) {
             return;
         }
@@ -318,6 +321,7 @@ impl<'a> Master<'a> {
         let Some(child) = self.children.iter_mut().rev().find(|child| !child.exiting).filter(|_| takes) else {
             self.commit(next);
             server_log!(Notice, "start worker processes");
+            self.prepare_succession();
             return self.start_worker();
         };
         let files: Vec<Arc<LogFile>> = next.paths.iter().filter_map(|path| self.files.find(path)).collect();

@@ -30,6 +30,8 @@ pub enum Order {
     EndTrial,
     /// Stop accepting, serve what is open, then return.
     Quit,
+    /// Hand what is open to the process at the other end of this line, once it says that it is ready.
+    HandOver(OwnedFd),
     /// Return at once.
     Terminate,
     /// The master is gone: serve on. Comes once.
@@ -209,6 +211,7 @@ impl Link {
         let order = match message {
             ToWorker::Quit => Order::Quit,
             ToWorker::Terminate => Order::Terminate,
+            ToWorker::HandOver(line) => Order::HandOver(line),
             ToWorker::Report(bytes) => Order::Balanced(bytes),
             ToWorker::Reopen(fresh) => Order::Reopen(Reopen { files: self.files.clone(), fresh: Some(fresh) }),
             ToWorker::Reload(message) => Order::Reload(self.reload(message)),
@@ -307,6 +310,11 @@ impl Reporter {
     /// Nothing of configuration `generation` is in use any more: the master logs its end.
     pub fn done(&self, generation: u64) {
         self.send(&ToMaster::Done(generation));
+    }
+
+    /// Another process goes on with what was open here: so many connections.
+    pub fn handed_over(&self, count: u64) {
+        self.send(&ToMaster::HandedOver(count));
     }
 
     /// Real servers of the kernel's balancer have changed: passed on to its process.

@@ -32,6 +32,8 @@ const TRIAL: u8 = 14;
 const END_TRIAL: u8 = 15;
 const TRIED: u8 = 16;
 const BAN: u8 = 17;
+const HAND_OVER: u8 = 18;
+const HANDED_OVER: u8 = 19;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -58,6 +60,11 @@ pub(super) fn quit() -> (Vec<u8>, Vec<Handle>) {
 /// See [`quit`].
 pub(super) fn terminate() -> (Vec<u8>, Vec<Handle>) {
     (vec![TERMINATE], Vec::new())
+}
+
+/// Another process is about to go on with what this one has: `line` leads there.
+pub(super) fn hand_over(line: Handle) -> (Vec<u8>, Vec<Handle>) {
+    (vec![HAND_OVER], vec![line])
 }
 
 /// The canary is over.
@@ -183,6 +190,7 @@ pub(super) enum ToWorker {
     Reopen(Vec<(PathBuf, OwnedFd)>),
     Trial(TrialMessage),
     EndTrial,
+    HandOver(OwnedFd),
     Quit,
     Terminate,
 }
@@ -226,6 +234,7 @@ fn read_to_worker(input: &mut Reader<'_>, current: &[Listener], generation_read:
         TERMINATE => ToWorker::Terminate,
         REPORT => ToWorker::Report(input.bytes.to_vec()),
         END_TRIAL => ToWorker::EndTrial,
+        HAND_OVER => ToWorker::HandOver(input.fds.next()?),
         TRIAL => {
             let generation = input.number()?;
             let payload = input.text()?.to_vec();
@@ -293,6 +302,8 @@ pub(super) enum ToMaster {
     Tried(u64, Tried, String),
     /// An address for a set of the kernel.
     Ban(Ban),
+    /// Another process goes on with what this worker had: so many connections.
+    HandedOver(u64),
 }
 
 /// What is said of a canary.
@@ -327,6 +338,10 @@ impl ToMaster {
                 out.number(*tried as u64);
                 out.text(&text.as_bytes()[..text.len().min(crate::log::error::MAX_LINE)]);
             }
+            ToMaster::HandedOver(count) => {
+                out.bytes.push(HANDED_OVER);
+                out.number(*count);
+            }
             ToMaster::Done(generation) => {
                 out.bytes.push(DONE);
                 out.number(*generation);
@@ -358,6 +373,7 @@ impl ToMaster {
             APPLIED => ToMaster::Applied(input.number()?),
             FAILED => ToMaster::Failed(input.number()?, String::from_utf8_lossy(input.text()?).into_owned()),
             DONE => ToMaster::Done(input.number()?),
+            HANDED_OVER => ToMaster::HandedOver(input.number()?),
             REALS => ToMaster::Reals(input.bytes.to_vec()),
             REPORT => ToMaster::Report(input.bytes.to_vec()),
             TRIED => {
@@ -517,7 +533,15 @@ mod tests {
         let done = ToMaster::Done(u64::MAX);
         let set = BanSet { family: 2, table: "t".into(), name: "s".into() };
         let ban = ToMaster::Ban(Ban { set, address: "2001:db8::1".parse().unwrap(), ms: 5 });
-        for answer in [ToMaster::Applied(3), ToMaster::Failed(4, "no".to_owned()), done, long, tried, ban] {
+        for answer in [
+            ToMaster::Applied(3),
+            ToMaster::HandedOver(8),
+            ToMaster::Failed(4, "no".to_owned()),
+            done,
+            long,
+            tried,
+            ban,
+        ] {
             let frame = Frame { bytes: answer.write(), fds: Vec::new() };
             assert_eq!(ToMaster::read(&frame), Some(answer));
         }

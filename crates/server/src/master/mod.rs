@@ -11,7 +11,7 @@ pub mod ask;
 pub mod balancer;
 mod bans;
 mod canary;
-mod channel;
+pub mod channel;
 mod cycle;
 mod directories;
 mod link;
@@ -30,6 +30,7 @@ use crate::listen::socket::Listener;
 use crate::log::file::OpenFiles;
 use crate::process_settings::{DirectorySpec, ErrorLogSpec, ListenSpec, ProcessSettings};
 use std::ffi::OsString;
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -65,7 +66,7 @@ pub trait Service {
     fn worker(&self) -> Worker;
 
     /// The code of the process of the kernel's balancer, which keeps all rights. Its exit code is 0 unless it failed.
-    fn balancer(&self) -> fn(balancer::Link) -> i32;
+    fn balancer(&self) -> fn(balancer::BalancerLine) -> i32;
 }
 
 /// What a configuration asks of the master.
@@ -105,6 +106,8 @@ pub struct WorkerStart {
     pub listeners: Vec<Listener>,
     /// The log files, open.
     pub files: OpenFiles,
+    /// The line to a process whose connections this one goes on with.
+    pub predecessor: Option<OwnedFd>,
     /// The line to the master. Call [`Link::applied`] once all threads accept.
     pub link: Link,
 }

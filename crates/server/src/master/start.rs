@@ -4,12 +4,14 @@
 use super::cycle::{Master, Running};
 use super::directories::{create_directories, prepare_for_files};
 use super::sys::{self, Forked, Signals};
+use super::upgrade::LINE_VARIABLE;
 use super::{Options, Plan, Service, pidfile, signals, title};
 use crate::listen::socket::{INHERIT_VARIABLE, Listeners, NotOpened};
 use crate::log::error::{self, Errno, ErrorLog};
 use crate::log::file::{Moved, OpenFiles};
 use crate::process_settings::ErrorLogTarget;
 use crate::server_log;
+use rustix::io::{FdFlags, fcntl_setfd};
 use rustix::process::{Resource, getrlimit, setsid};
 use std::io::{self, Read, Write};
 use std::os::fd::{AsFd, OwnedFd};
@@ -57,17 +59,23 @@ pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
         // The parent leaves now. If it was killed meanwhile, nobody waits.
         let _ = parent.write_all(b".");
     }
-    Master::new(service, options, signals, files, first, Started { inherited: inherited_value.is_some(), daemonized })
-        .run()
+    let predecessor = std::env::var(LINE_VARIABLE).ok().filter(|_| inherited_value.is_some());
+    let predecessor = predecessor.and_then(|number| sys::inherited(number.parse().ok()?).ok());
+    // What this master starts in its turn is not to have it.
+    let predecessor = predecessor.filter(|line| fcntl_setfd(line, FdFlags::CLOEXEC).is_ok());
+    let started = Started { inherited: inherited_value.is_some(), daemonized, predecessor };
+    Master::new(service, options, signals, files, first, started).run()
 }
 
 /// How this process came to be.
-#[derive(Clone, Copy, Debug)]
+#[derive(Debug)]
 pub(super) struct Started {
     /// Another binary handed over its sockets.
     pub(super) inherited: bool,
     /// No terminal belongs to it.
     pub(super) daemonized: bool,
+    /// The line to the worker of the binary before.
+    pub(super) predecessor: Option<OwnedFd>,
 }
 
 /// A configuration that cannot be run. The reasons are in the log; what was open before still is.

@@ -34,6 +34,23 @@ pub fn fork() -> io::Result<Forked> {
     Ok(Forked::Parent(pid))
 }
 
+/// The program that is started will hear all signals: threads of this one have blocked those that they read one by one, and a mask is
+/// handed on.
+pub fn hears_signals(command: &mut std::process::Command) {
+    use std::os::unix::process::CommandExt;
+    let unblock = || {
+        // SAFETY: an all-zero sigset_t is a valid value, and is initialised by sigemptyset before it is used.
+        let mut none: libc::sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: `none` is a valid signal set for both calls; the old mask is not asked for.
+        unsafe {
+            check(libc::sigemptyset(&mut none))?;
+            check(libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut())).map(drop)
+        }
+    };
+    // SAFETY: between fork and exec only two calls are made that may be made there (signal-safety(7)).
+    unsafe { command.pre_exec(unblock) };
+}
+
 /// Sends `signal` to one process.
 pub fn kill(pid: Pid, signal: i32) -> io::Result<()> {
     // SAFETY: plain integers.
@@ -63,11 +80,11 @@ pub enum Ended {
     },
 }
 
-/// The next child that ended and was not asked for yet. `None`: no more, for now.
-pub fn reap() -> io::Result<Option<(Pid, Ended)>> {
+/// The next child that ended and was not asked for yet: any, or that one. `None`: no more, for now.
+pub fn reap(of: Option<Pid>) -> io::Result<Option<(Pid, Ended)>> {
     let mut status = 0;
     // SAFETY: `status` is a valid place for an int.
-    let pid = match check(unsafe { libc::waitpid(-1, &mut status, libc::WNOHANG) }) {
+    let pid = match check(unsafe { libc::waitpid(of.unwrap_or(-1), &mut status, libc::WNOHANG) }) {
         Err(e) if e.raw_os_error() == Some(libc::ECHILD) => return Ok(None),
         other => other?,
     };
@@ -149,6 +166,17 @@ pub fn poll(wanted: &[(BorrowedFd<'_>, bool)], timeout: Option<Duration>) -> io:
         Err(e) if e.kind() == io::ErrorKind::Interrupted => Ok(vec![false; wanted.len()]),
         Err(e) => Err(e),
         Ok(_) => Ok(fds.iter().map(|fd| fd.revents != 0).collect()),
+    }
+}
+
+/// Waits until a descriptor takes bytes, or the time has passed.
+pub fn poll_writable(fd: BorrowedFd<'_>, at_most: Duration) -> io::Result<()> {
+    let mut polled = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
+    let ms = at_most.as_millis().saturating_add(1).min(i32::MAX as u128) as i32;
+    // SAFETY: one place of the right type, and the descriptor is borrowed for the call.
+    match check(unsafe { libc::poll(&mut polled, 1, ms) }) {
+        Err(e) if e.kind() != io::ErrorKind::Interrupted => Err(e),
+        _ => Ok(()),
     }
 }
 

@@ -1,16 +1,30 @@
 //! Binary upgrade, USR2: the program is started again with the listening sockets, beside the one that runs.
-//! WINCH and QUIT to the old one end it; if the new one fails, everything is as before.
+//! Its worker gets what the old worker has open, on a line between the two that the masters make (`crate::upgrade`). WINCH and QUIT to the
+//! old one end it; if the new one fails, everything is as before.
 
+use super::ask::Reply;
+use super::channel::Handle;
 use super::cycle::Master;
-use super::{pidfile, process, sys};
+use super::{message, pidfile, process, sys};
 use crate::listen::socket::INHERIT_VARIABLE;
 use crate::log::error::Errno;
 use crate::server_log;
 use rustix::io::{FdFlags, fcntl_setfd};
+use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::ffi::{OsStr, OsString};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::process::CommandExt;
 use std::path::PathBuf;
 use std::process::Command;
+use std::sync::Arc;
+
+/// The environment variable that names the line to the old binary's worker, for the new one's. Others do not know it.
+pub(super) const LINE_VARIABLE: &str = "IRONWEIR_PREDECESSOR";
+
+/// A line between two workers.
+fn line() -> std::io::Result<(OwnedFd, OwnedFd)> {
+    Ok(socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None)?)
+}
 
 impl Master<'_> {
     /// Starts the new binary.
@@ -28,10 +42,15 @@ impl Master<'_> {
             );
             return;
         }
-        match self.execute() {
-            Ok(new) => {
+        let started = line().and_then(|(ours, theirs)| {
+            let new = self.execute(theirs.as_fd())?;
+            Ok((new, ours))
+        });
+        match started {
+            Ok((new, ours)) => {
                 server_log!(Notice, "start new binary process {new}");
                 self.new_binary = Some(new);
+                self.succeed(ours);
             }
             Err(e) => {
                 server_log!(Alert, "execve() failed while executing new binary process \"{program}\" {}", Errno(&e));
@@ -40,15 +59,45 @@ impl Master<'_> {
         }
     }
 
-    fn execute(&self) -> std::io::Result<sys::Pid> {
+    /// The worker that serves is to hand what it has to the one at the other end.
+    fn succeed(&mut self, line: OwnedFd) {
+        let line: Handle = Arc::new(line);
+        if let Some(child) = self.children.iter_mut().rev().find(|child| !child.exiting) {
+            child.tell(message::hand_over(line));
+        }
+    }
+
+    /// The next worker that is started goes on with what the one that serves has open.
+    pub(super) fn prepare_succession(&mut self) {
+        if let Ok((ours, theirs)) = line() {
+            self.succeed(ours);
+            self.predecessor = Some(theirs);
+        }
+    }
+
+    /// A worker has handed over what it had. Whoever waits for that ends this binary.
+    pub(super) fn handed_over(&mut self, pid: sys::Pid, count: u64) {
+        server_log!(Notice, "worker process {pid} has handed over {count} connections");
+        let Some(new) = self.new_binary else { return };
+        if self.asking.tell_upgrader(&Reply::Kept(format!("process {new} serves, with {count} connections of before")))
+        {
+            self.quit();
+        }
+    }
+
+    fn execute(&self, line: BorrowedFd<'_>) -> std::io::Result<sys::Pid> {
         let (value, fds) = self.running.listeners.to_inherit();
         let (name, arguments) = self.options.arguments.split_first().map_or((OsStr::new(""), &[][..]), |(n, a)| (n, a));
         let mut command = Command::new(&self.program);
         command.arg0(name).args(arguments).env_clear();
         command.envs(process::environment(&self.running.plan.process, &self.environment));
         command.env(INHERIT_VARIABLE, value);
+        command.env(LINE_VARIABLE, line.as_raw_fd().to_string());
         // The master has no other thread that could fork meanwhile and leak them.
-        let keep = |flags| fds.iter().try_for_each(|fd| fcntl_setfd(&**fd, flags));
+        let keep = |flags| {
+            fcntl_setfd(line, flags)?;
+            fds.iter().try_for_each(|fd| fcntl_setfd(&**fd, flags))
+        };
         keep(FdFlags::empty())?;
         let child = command.spawn();
         keep(FdFlags::CLOEXEC)?;
@@ -59,6 +108,9 @@ impl Master<'_> {
     pub(super) fn new_binary_ended(&mut self) {
         self.rename_back();
         self.new_binary = None;
+        self.asking.tell_upgrader(&Reply::Refused(
+            "the new binary ended again, and this one serves on: the error log says why".to_owned(),
+        ));
         if std::mem::take(&mut self.not_accepting) && !self.is_stopping() {
             self.balance();
             self.start_worker();

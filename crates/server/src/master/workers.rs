@@ -89,6 +89,8 @@ impl Master<'_> {
         } else {
             self.start_thread(theirs)
         };
+        // The worker has it now: it closes when that one ends.
+        self.predecessor = None;
         match started {
             Ok((pid, thread)) => self.children.push(Child {
                 pid,
@@ -131,6 +133,7 @@ impl Master<'_> {
         self.pending = None;
         self.asking = Default::default();
         let worker = self.service.worker();
+        let predecessor = self.predecessor.take();
         let running = self.running.clone();
         self.running.listeners.list.clear();
         self.running.plan.payload = Default::default();
@@ -153,6 +156,7 @@ impl Master<'_> {
             payload: running.plan.payload,
             listeners,
             files: self.files.clone(),
+            predecessor,
             link,
         });
         server_log!(Notice, "exiting");
@@ -171,6 +175,7 @@ impl Master<'_> {
             process: running.plan.process,
             payload: running.plan.payload,
             files: self.files.clone(),
+            predecessor: self.predecessor.take(),
             link: Link::new(channel, None, self.files.clone(), &listeners)?,
             listeners,
         };
@@ -221,6 +226,7 @@ impl Master<'_> {
                         self.tell_balancer_reals(bytes);
                     }
                 }
+                ToMaster::HandedOver(count) => self.handed_over(pid, count),
                 ToMaster::Report(_) => {}
             }
         }
@@ -261,9 +267,18 @@ impl Master<'_> {
         }
     }
 
+    /// The next process that ended. In one process with the workers the children of their programs are theirs to ask for.
+    fn next_ended(&self) -> Option<(Pid, Ended)> {
+        if self.running.plan.process.master_process {
+            return sys::reap(None).unwrap_or(None);
+        }
+        let own = [self.new_binary, self.balancer.as_ref().map(|balancer| balancer.pid)];
+        own.into_iter().flatten().find_map(|pid| sys::reap(Some(pid)).unwrap_or(None))
+    }
+
     /// Takes note of every process that ended, in nginx's words.
     pub(super) fn reap(&mut self) {
-        while let Some((pid, ended)) = sys::reap().unwrap_or(None) {
+        while let Some((pid, ended)) = self.next_ended() {
             let index = self.children.iter().position(|child| child.pid == pid);
             let is_new_binary = self.new_binary == Some(pid);
             let is_balancer = self.balancer.as_ref().is_some_and(|balancer| balancer.pid == pid);

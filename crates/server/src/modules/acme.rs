@@ -3,6 +3,7 @@
 
 use crate::acme::challenge;
 use crate::acme::key::Kind;
+use crate::acme::settings::Wanted;
 use crate::acme::settings::{Challenge, ExternalAccount, Identifier, Issuer, Key, Order, Profile};
 use crate::acme::store::{self, Slot};
 use crate::config::setters::{duplicate, invalid};
@@ -31,9 +32,14 @@ pub const DIRECTIVES: &[Directive] = &[
         let value = match &*n.args[0].as_str() {
             "http" | "http-01" => Challenge::Http01,
             "tls-alpn" | "tls-alpn-01" => Challenge::TlsAlpn01,
+            "dns-01" => Challenge::Dns01,
             other => return Err(n.problem(format!("unsupported challenge: {other}"))),
         };
         once(&mut current(s).challenge, n, value)
+    }),
+    inside("dns_hook", |s, n| {
+        let path = s.build.full_path(&n.args[0].text);
+        once(&mut current(s).dns_hook, n, path)
     }),
     inside("common_name_in_csr", |s, n| once(&mut current(s).common_name, n, is_on(n))),
     inside("contact", contact),
@@ -112,6 +118,7 @@ struct Block {
     uri: Option<String>,
     account_key: Option<Key>,
     challenge: Option<Challenge>,
+    dns_hook: Option<std::path::PathBuf>,
     common_name: Option<bool>,
     contacts: Vec<String>,
     external_account: Option<ExternalAccount>,
@@ -148,6 +155,10 @@ fn issuer(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let failed = scope.build.problems[before..].iter().any(|p| p.level.is_fatal());
     if current(scope).uri.is_none() && !failed {
         return Err(Problem::emerg(node.close, "acme_issuer: \"uri\" is missing"));
+    }
+    let block = current(scope);
+    if block.challenge == Some(Challenge::Dns01) && block.dns_hook.is_none() && !failed {
+        return Err(Problem::emerg(node.close, "acme_issuer: \"challenge dns-01\" needs \"dns_hook\""));
     }
     let default = scope.build.full_path(format!("acme_{name}").as_bytes());
     let path = current(scope).state_path.get_or_insert(Some(default)).clone();
@@ -229,15 +240,6 @@ fn shared_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     scope.build.main.zones.add(name, size, "acme").map_err(|e| node.problem(e))
 }
 
-/// An `acme_certificate` while its server is read: its names may follow from `server_name`.
-#[derive(Clone, Debug)]
-pub struct Wanted {
-    issuer: Box<str>,
-    identifiers: Vec<Identifier>,
-    key: Kind,
-    node: Node,
-}
-
 fn certificate(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let wanted = &mut scope.level.server.get_or_insert_default().acme;
     if wanted.is_some() {
@@ -278,9 +280,11 @@ pub fn finish_server(build: &mut Build<'_>, level: &ConfigLevel, wanted: &Wanted
 }
 
 fn order(build: &mut Build<'_>, level: &ConfigLevel, wanted: &Wanted) -> Result<Order, String> {
-    if !build.main.acme.blocks.iter().any(|b| b.name == wanted.issuer) {
-        return Err(format!("issuer \"{}\" is not found", wanted.issuer));
-    }
+    let issuer = build.main.acme.blocks.iter().find(|b| b.name == wanted.issuer);
+    let challenge = match issuer {
+        Some(block) => block.challenge.unwrap_or(Challenge::Http01),
+        None => return Err(format!("issuer \"{}\" is not found", wanted.issuer)),
+    };
     let mut identifiers = wanted.identifiers.clone();
     if identifiers.is_empty() {
         for (name, node) in &level.server_names {
@@ -302,6 +306,12 @@ fn order(build: &mut Build<'_>, level: &ConfigLevel, wanted: &Wanted) -> Result<
     // Once each, whatever names stand for.
     let mut seen = std::collections::HashSet::new();
     identifiers.retain(|i| seen.insert(i.clone()));
+    if let Some(other) = identifiers.iter().find(|i| !i.is_proved_by(challenge)) {
+        return Err(match other {
+            Identifier::Dns(name) => format!("wildcard \"{name}\" needs \"challenge dns-01\""),
+            Identifier::Ip(ip) => format!("\"{ip}\" cannot be proved by \"challenge dns-01\""),
+        });
+    }
     match identifiers.len() {
         0 => Err("no identifiers found in \"server_name\"".to_owned()),
         1..=MAX_IDENTIFIERS => Ok(Order { issuer: wanted.issuer.clone(), identifiers, key: wanted.key }),
@@ -319,6 +329,7 @@ pub fn finish_http(build: &mut Build<'_>, http: &ConfigLevel) {
             uri,
             account_key: block.account_key.unwrap_or(Key::Made(Kind::default())),
             challenge: block.challenge.unwrap_or(Challenge::Http01),
+            dns_hook: block.dns_hook,
             common_name: block.common_name.unwrap_or(false),
             contacts: block.contacts,
             external_account: block.external_account,

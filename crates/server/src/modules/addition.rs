@@ -5,7 +5,8 @@ use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, http};
 use crate::merged_values;
-use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::chunk::Chunk;
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::include::{self, Include};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
@@ -35,16 +36,25 @@ merged_values! {
     }
 }
 
+crate::inherited!(Conf, |_| true);
+
+impl Conf {
+    /// Whether anything comes before or after an answer.
+    pub fn adds(&self) -> bool {
+        !self.add_before_body.is_empty() || !self.add_after_body.is_empty()
+    }
+}
+
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
     if r.answer.headers.status != 200 || !r.is_main() {
         return Filtered::Next;
     }
     let conf = &r.conf().addition;
-    let (before, after) = (Arc::clone(&conf.add_before_body), Arc::clone(&conf.add_after_body));
-    if (before.is_empty() && after.is_empty()) || !conf.addition_types.fits(r) {
+    if !conf.adds() || !conf.addition_types.fits(r) {
         return Filtered::Next;
     }
+    let (before, after) = (Arc::clone(&conf.add_before_body), Arc::clone(&conf.add_after_body));
     r.clear_content_length();
     r.clear_accept_ranges();
     r.weaken_etag();

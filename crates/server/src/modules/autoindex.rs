@@ -7,7 +7,7 @@ use crate::files::directory::{self, Detail, Entry};
 use crate::log_error;
 use crate::merged_values;
 use crate::modules::root;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};
 use std::io::Write;

@@ -67,8 +67,13 @@ pub async fn answer(r: &mut Request, cache: Arc<Cache>, key: Text, style: Style)
     }
     let found = match r.get(key).strip_suffix(b"*") {
         Some(prefix) => {
-            let prefix = prefix.to_vec();
-            crate::service::blocking(move || purge::all(&cache, &prefix)).await.unwrap_or(0) > 0
+            let keys = purge::Keys::From(prefix.to_vec());
+            crate::service::blocking(move || purge::all(&cache, &keys)).await.unwrap_or(0) > 0
+        }
+        // Its variants have names of their own, which only their files tell.
+        None if purge::varies(&cache, r.get(key)) => {
+            let keys = purge::Keys::One(r.get(key).to_vec());
+            crate::service::blocking(move || purge::all(&cache, &keys)).await.unwrap_or(0) > 0
         }
         None => purge::exact(&cache, r.get(key)),
     };

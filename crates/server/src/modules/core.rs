@@ -1,14 +1,17 @@
 //! The http core: the values that every request needs (nginx's `ngx_http_core_module`, without blocks, `listen` and
 //! names, which are in `http_block` and `listen`).
 
+pub mod server;
+
 use super::ignored;
 use super::root::{self, Root, Types};
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate, invalid};
 use crate::config::{Build, ConfigLevel, Directive, Scope, both, http};
 use crate::log::error::ErrorLog;
+use crate::modules::core::server::ServerSettings;
 use crate::process_settings::ErrorLogSpec;
-use crate::request::phases::Content;
+use crate::request::steps::Content;
 use crate::request::{Method, Request};
 use crate::resolve::ResolverConfig;
 use crate::snapshot::LocationId;
@@ -141,28 +144,6 @@ fn aio(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     });
     let number = u16::try_from(number).map_err(|_| node.problem("too many thread pools".to_owned()))?;
     setters::value(&mut scope.level.conf.core.aio, node, Some(number))
-}
-
-merged_values! {
-    /// Values of `http` and `server` level.
-    pub struct ServerSettings {
-        /// First buffer for heads.
-        client_header_buffer_size: u64 = 1024,
-        /// How long a head may take.
-        client_header_timeout: Duration = Duration::from_secs(60),
-        /// Number and size of further buffers for heads.
-        large_client_header_buffers: (usize, usize) = (4, 8192),
-        /// Headers with unusual names are dropped.
-        ignore_invalid_headers: bool = true,
-        /// Underscores are usual.
-        underscores_in_headers: bool = false,
-        /// `//` is `/`.
-        merge_slashes: bool = true,
-        /// Lines a head may have.
-        max_headers: u64 = 1000,
-        /// When one of them is true, the body is read before a location is looked for.
-        client_body_early_read: Arc<Vec<Complex>> = Arc::default(),
-    }
 }
 
 merged_values! {

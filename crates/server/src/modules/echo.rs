@@ -7,7 +7,8 @@ use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, http};
 use crate::log_error;
-use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
+use crate::request::chunk::{Chunk, PIECE};
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::include::{self, Include};
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
@@ -81,6 +82,11 @@ struct Line {
 }
 
 impl Conf {
+    /// Whether lines come before or after an answer.
+    pub fn surrounds(&self) -> bool {
+        !self.before.is_empty() || !self.after.is_empty()
+    }
+
     /// Takes the parent's commands where this level has none.
     pub fn merge(&mut self, parent: &Conf) {
         commands::finish(&mut self.commands, &mut self.open);
@@ -317,7 +323,7 @@ impl Line {
 /// The header filter, for `echo_before_body` and `echo_after_body`.
 pub fn filter(r: &mut Request) -> Filtered {
     let conf = &r.conf().echo;
-    if (conf.before.is_empty() && conf.after.is_empty()) || r.answer.header_only {
+    if !conf.surrounds() || r.answer.header_only {
         return Filtered::Next;
     }
     let (before, after) = (Some(conf.before.clone()), conf.after.clone());

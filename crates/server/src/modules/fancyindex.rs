@@ -8,7 +8,7 @@ use crate::config::{Directive, Scope, http};
 use crate::files::Kind;
 use crate::files::directory::{self, Detail, Entry};
 use crate::log_error;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::include::{self, Include};
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text};

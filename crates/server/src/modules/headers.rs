@@ -4,7 +4,8 @@ use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate, invalid};
 use crate::config::setting::Setting;
 use crate::config::{Directive, Scope, http};
-use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::chunk::Chunk;
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
@@ -43,7 +44,8 @@ impl Conf {
         self.expires.inherit(&parent.expires);
     }
 
-    fn is_empty(&self) -> bool {
+    /// Whether nothing is added.
+    pub fn is_empty(&self) -> bool {
         self.headers.all.is_empty() && self.trailers.all.is_empty() && self.expires.kind == Kind::Off
     }
 }
@@ -119,7 +121,7 @@ fn add(scope: &mut Scope<'_, '_>, node: &Node, lines: fn(&mut Conf) -> &mut Line
     let line = Line {
         name: name.text.clone().into(),
         known: K::find(&name.text),
-        value: Complex::compile(scope.build, value)?,
+        value: Complex::compile_field(scope.build, node, &value.text)?,
         always: !rest.is_empty(),
     };
     Arc::make_mut(&mut lines(&mut scope.level.conf.headers).all).push(line);
@@ -180,7 +182,7 @@ fn is_safe(status: u16) -> bool {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.conf().headers.is_empty() || !r.is_main() {
+    if !r.is_main() {
         return Filtered::Next;
     }
     let snapshot = r.snapshot.clone();

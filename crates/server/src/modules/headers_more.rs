@@ -40,6 +40,11 @@ impl Conf {
         }
     }
 
+    /// Whether the answer's headers are changed.
+    pub fn changes_answer(&self) -> bool {
+        !self.answer.is_empty()
+    }
+
     /// Whether the request's headers are changed.
     pub fn changes_request(&self) -> bool {
         !self.request.is_empty()
@@ -142,7 +147,7 @@ fn header(scope: &mut Scope<'_, '_>, node: &Node, text: &[u8], action: Action) -
         let text = format!("a name with \"*\" can only be removed: \"{}\"", String::from_utf8_lossy(text));
         return Err(node.problem(text));
     }
-    let value = Complex::compile_bytes(scope.build, value).map_err(|t| node.problem(t))?;
+    let value = Complex::compile_field(scope.build, node, value)?;
     let known = if wildcard { K::Other } else { K::find(name) };
     Ok(Header { name: name.into(), known, wildcard, value })
 }
@@ -169,9 +174,6 @@ impl Command {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.conf().headers_more.answer.is_empty() {
-        return Filtered::Next;
-    }
     let commands = r.conf().headers_more.answer.clone();
     for command in commands.iter() {
         let status = r.answer.headers.status;

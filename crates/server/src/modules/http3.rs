@@ -5,7 +5,7 @@ use crate::config::{Directive, Scope, http, setters};
 use crate::connection::downstream::Protocol;
 use crate::merged_values;
 use crate::request::{Request, Text};
-use conf::{Node, Problem};
+use conf::{Node, Problem, value};
 use std::sync::Arc;
 
 /// The directives.
@@ -19,6 +19,14 @@ pub const DIRECTIVES: &[Directive] = &[
     http("quic_retry", |s, n| setters::flag(&mut s.level.conf.http3.quic_retry, n)),
     http("quic_gso", |s, n| setters::flag(&mut s.level.conf.http3.quic_gso, n)),
     http("quic_host_key", host_key),
+    http("quic_server_id", |s, n| {
+        let number = value::number(&n.args[0].text).and_then(|n| u16::try_from(n).ok());
+        setters::value(
+            &mut s.level.conf.http3.quic_server_id,
+            n,
+            Some(number.ok_or_else(|| Problem::invalid_number(n))?),
+        )
+    }),
     http("quic_active_connection_id_limit", |s, n| {
         setters::number(&mut s.level.conf.http3.quic_active_connection_id_limit, n)
     }),
@@ -47,6 +55,8 @@ merged_values! {
         quic_gso: bool = true,
         /// What keys of tokens and stateless resets are made of; none: of what the process draws at its start.
         quic_host_key: Option<Arc<[u8]>> = None,
+        /// This machine's number in connection ids, for balancers before it.
+        quic_server_id: Option<u16> = None,
         /// Connection ids of a client that are kept.
         quic_active_connection_id_limit: u64 = 2,
     }

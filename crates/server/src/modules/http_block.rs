@@ -2,13 +2,14 @@
 
 use super::core::LimitExcept;
 use super::listen;
-use super::ssl::{Alpn, QuicProtocols};
+use super::order::Choice;
 use crate::config::pattern::Pattern;
 use crate::config::{Build, ConfigLevel, Directive, Matching, Scope, http, process};
 use crate::process_settings::ListenSpec;
 use crate::request::Method;
 use crate::request::route::{LocationTree, Port};
 use crate::snapshot::{Location, Server, ServerId};
+use crate::tls::settings::{Alpn, QuicProtocols};
 use conf::{Contexts, Node, Problem};
 
 /// The directives.
@@ -201,7 +202,7 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         timeout.inherit(&http.conf.core.resolver_timeout);
         let resolver = (*resolver).clone().map(|r| (r, *timeout));
         let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
-        if *conf.ssl.verify_client == super::ssl::VerifyClient::On {
+        if *conf.ssl.verify_client == crate::tls::settings::VerifyClient::On {
             super::api::guarded_by_certificates(build, level);
         }
         servers.push(Server { conf, name: level.server_name.clone().into(), root: level.id, tls, acme });
@@ -212,29 +213,37 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
     let (listens, ports) = listen::collect(build, &indexed);
     let places: Vec<_> = levels.iter().map(|l| l.place).collect();
     super::ssl::check_listens(build, &ports, &servers, &places);
+    let mut participants = Choice::default();
     for level in levels {
-        place(build, level, &http.conf, &mut locations);
+        place(build, level, &http.conf, &mut participants, &mut locations);
     }
     let conf = http.conf;
     locations.resize_with(build.locations(), || None);
     // What is not part of http (the events block) has an index as well, and the http level's values.
-    let locations = locations.into_iter().map(|l| l.unwrap_or_else(|| nameless(conf.clone()))).collect();
+    let locations =
+        locations.into_iter().map(|l| l.unwrap_or_else(|| nameless(conf.clone(), &mut participants))).collect();
     Tables { servers, locations, listens, ports }
 }
 
-fn nameless(conf: super::LocationConf) -> Location {
+fn nameless(conf: super::LocationConf, participants: &mut Choice) -> Location {
     Location {
         name: Box::default(),
         matching: Matching::Nameless,
         handler: Box::default(),
-        busy: super::Busy::of(&conf),
+        participants: participants.of(&conf),
         conf,
         inside: LocationTree::default(),
         nameless: true,
     }
 }
 
-fn place(build: &mut Build<'_>, mut level: ConfigLevel, parent: &super::LocationConf, all: &mut [Option<Location>]) {
+fn place(
+    build: &mut Build<'_>,
+    mut level: ConfigLevel,
+    parent: &super::LocationConf,
+    participants: &mut Choice,
+    all: &mut [Option<Location>],
+) {
     level.conf.merge(parent);
     super::finish_level(build, &mut level, parent);
     let mut tree = LocationTree::default();
@@ -256,14 +265,14 @@ fn place(build: &mut Build<'_>, mut level: ConfigLevel, parent: &super::Location
     }
     tree.finish();
     for child in std::mem::take(&mut level.children) {
-        place(build, child, &level.conf, all);
+        place(build, child, &level.conf, participants, all);
     }
     let id = level.id.0 as usize;
     all[id] = Some(Location {
         name: level.name.into(),
         matching: level.matching,
         handler: level.handler,
-        busy: super::Busy::of(&level.conf),
+        participants: participants.of(&level.conf),
         conf: level.conf,
         inside: tree,
         nameless: level.nameless,

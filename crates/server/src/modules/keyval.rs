@@ -46,6 +46,11 @@ impl Main {
         self.zones.iter().filter_map(|z| z.store.as_ref())
     }
 
+    /// One of the zones, by its number.
+    pub fn store(&self, at: usize) -> Option<Arc<Store>> {
+        self.zones.get(at)?.store.clone()
+    }
+
     /// The zones with their contents.
     pub fn kept(&self) -> impl Iterator<Item = super::Kept> {
         self.stores().map(|s| super::Kept::new(s.spec.name.as_bytes(), format!("{:?}", s.spec).as_bytes(), s))
@@ -103,6 +108,12 @@ fn find(r: &mut Request, key: &Complex, zone: usize) -> Option<Text> {
     let mut room = Vec::new();
     store.look_up(key, |value| room.extend_from_slice(value.as_bytes()))?;
     Some(r.text(&room))
+}
+
+/// Another module of `http` keeps something in a zone. Gives its number ([`Main::store`]).
+pub fn use_zone(scope: &mut Scope<'_, '_>, node: &Node, name: &[u8]) -> Result<usize, Problem> {
+    scope.build.main.zones.add(name, 0, OWNERS[0]).map_err(|t| node.problem(t))?;
+    Ok(scope.build.main.keyval.index_of(name))
 }
 
 fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

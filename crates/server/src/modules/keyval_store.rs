@@ -103,6 +103,36 @@ pub fn open(spec: Spec) -> Arc<Store> {
     })
 }
 
+/// The kind of zones, between processes.
+pub const ZONE: &[u8] = b"keyval";
+
+fn alive() -> Vec<Arc<Store>> {
+    STORES.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect()
+}
+
+/// For another process: all records, as in a state file.
+pub fn leave(say: &mut dyn FnMut(Vec<u8>)) {
+    for store in alive() {
+        let name = format!("{} {}", store.spec.owner, store.spec.name);
+        say(heir::Frame::Zone(ZONE, name.as_bytes(), store.text().as_bytes()).write());
+    }
+}
+
+/// What another process said of a zone; with a state file too, which that one may have been about to write.
+pub fn settle(zone: &[u8], text: &[u8]) {
+    let Ok(records) = keyval_state::parse(text, clock::wall_ms()) else { return };
+    let is_it = |store: &Arc<Store>| format!("{} {}", store.spec.owner, store.spec.name).as_bytes() == zone;
+    for store in alive().into_iter().filter(is_it) {
+        if let Err(e) = store.set(&records) {
+            let name = &store.spec.name;
+            crate::log::process_line(
+                crate::log::error::Level::Warn,
+                format_args!("records of keyval zone \"{name}\" did not come along: {e:?}"),
+            );
+        }
+    }
+}
+
 impl Table {
     fn insert(&mut self, matching: Matching, key: &str, entry: Entry) -> Result<(), Refused> {
         if matching == Matching::Network {
@@ -311,11 +341,12 @@ impl Store {
         if self.unread.load(Relaxed) {
             return Err(io::Error::other("it could not be read, and is left as it is"));
         }
-        let text = {
-            let table = self.read();
-            keyval_state::render(table.entries.iter().map(|(key, e)| (&**key, &*e.value, e.until_ms)))
-        };
-        crate::temp::replace(path, text.as_bytes())
+        crate::temp::replace(path, self.text().as_bytes())
+    }
+
+    fn text(&self) -> String {
+        let table = self.read();
+        keyval_state::render(table.entries.iter().map(|(key, e)| (&**key, &*e.value, e.until_ms)))
     }
 }
 

@@ -1,6 +1,7 @@
 //! `limit_conn` (nginx's `ngx_http_limit_conn_module`): how many requests of a key may be worked on at a time. Each
 //! takes a place in the zone and gives it back when it is done.
 
+use super::limit_shared::{self, Shared};
 use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
 use crate::config::setters;
@@ -16,7 +17,7 @@ use crate::zone::{self, Registry};
 use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The module's names in the table of zones: a zone of `http` is none of `stream`.
 const OWNERS: [&str; 2] = ["limit_conn", "stream_limit_conn"];
@@ -24,6 +25,8 @@ const OWNERS: [&str; 2] = ["limit_conn", "stream_limit_conn"];
 const ENTRY: usize = 36;
 /// Longer keys are not limited.
 const MAX_KEY: usize = 255;
+/// Places of a request that has come from another process.
+const MAX_PLACES: usize = 1024;
 /// The highest limit that nginx takes.
 const MAX_CONNECTIONS: u64 = 65535;
 
@@ -71,32 +74,40 @@ pub struct Limit {
 /// What is kept once for all of `http`.
 #[derive(Debug, Default)]
 pub struct Main {
-    zones: Zones<Arc<Store<u32>>>,
+    zones: Zones<Counted>,
+}
+
+/// What a zone knows of keys.
+#[derive(Debug)]
+struct Counted {
+    store: Arc<Store<u32>>,
+    /// Other machines have it, too.
+    shared: OnceLock<Arc<Shared>>,
 }
 
 impl Main {
     /// What each zone has said of requests, by name.
     pub fn counts(&self) -> impl Iterator<Item = (&[u8], &Arc<limits::Counts>)> {
-        self.zones.declared().map(|(name, own)| (name, &own.counts))
+        self.zones.declared().map(|(name, own)| (name, &own.store.counts))
     }
 
     /// The zones with their states.
     pub fn kept(&self) -> impl Iterator<Item = super::Kept> {
-        self.zones.keyed().map(|(name, key, own)| super::Kept::new(name, key, own))
+        self.zones.keyed().map(|(name, key, own)| super::Kept::new(name, key, &own.store))
     }
 
     /// Pages of each zone, in use and free.
     pub fn pages(&self) -> impl Iterator<Item = (&[u8], usize, usize)> {
-        self.zones.declared().map(|(name, own)| (name, own.pages().0, own.pages().1))
+        self.zones.declared().map(|(name, own)| (name, own.store.pages().0, own.store.pages().1))
     }
 }
 
 static STORES: Registry<u32> = Registry::new();
 
 /// An entry lives as long as somebody has a place.
-struct Counted;
+struct Pinned;
 
-impl Policy<u32> for Counted {
+impl Policy<u32> for Pinned {
     fn is_pinned(&self, _: &u32) -> bool {
         true
     }
@@ -162,6 +173,32 @@ impl Context {
     }
 }
 
+impl Context {
+    /// For another process: its places, by zones and keys.
+    pub fn write(&self, w: &mut heir::Writer) {
+        let places: Vec<_> = self.places().filter_map(|place| Some((place, place.zone()?))).collect();
+        w.number(places.len() as u64);
+        for (place, zone) in places {
+            w.bytes(&place.snapshot.main.limit_conn.zones[place.zone].name);
+            w.bytes(&zone.own.store.key_at(place.slot));
+        }
+    }
+
+    /// Takes the places that a request had in another process: it is under way, whatever the limit.
+    pub fn read(r: &mut heir::Reader<'_>, snapshot: &Rc<ThreadSnapshot>) -> Option<Context> {
+        let mut context = Context::default();
+        for (name, key) in r.list(MAX_PLACES, |r| Some((r.bytes()?, r.bytes()?)))? {
+            let zones = &snapshot.main.limit_conn.zones;
+            let Some((zone, own)) = zones.find(name) else { continue };
+            if let Some((slot, ())) = own.store.enter(key, &Pinned, |taken, _| *taken += 1) {
+                context.status = Some(Status::Passed);
+                context.hold(Place { snapshot: snapshot.clone(), zone, slot });
+            }
+        }
+        Some(context)
+    }
+}
+
 /// A place in a zone, given back when dropped.
 struct Place {
     snapshot: Rc<ThreadSnapshot>,
@@ -170,7 +207,7 @@ struct Place {
 }
 
 impl Place {
-    fn zone(&self) -> Option<&Declared<Arc<Store<u32>>>> {
+    fn zone(&self) -> Option<&Declared<Counted>> {
         self.snapshot.main.limit_conn.zones[self.zone].declared.as_ref()
     }
 }
@@ -178,7 +215,7 @@ impl Place {
 impl Drop for Place {
     fn drop(&mut self) {
         if let Some(zone) = self.zone() {
-            zone.own.leave(self.slot, |taken| {
+            zone.own.store.leave(self.slot, |taken| {
                 *taken -= 1;
                 *taken == 0
             });
@@ -203,11 +240,30 @@ fn limit_conn_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem
         return Err(without_zone(node));
     }
     let owner = OWNERS[scope.build.subsystem.is_stream() as usize];
+    let upstream = match node.args.get(2) {
+        None => None,
+        Some(word) => Some(word.text.strip_prefix(b"redis=").ok_or_else(|| Problem::invalid_parameter(word))?),
+    };
     let index = zone_index(scope, node, (name, size), owner, zones)?;
-    zones(scope.build).declare(index, node, key, |key| STORES.open(name, key, size, ENTRY))
+    zones(scope.build).declare(index, node, key, |key| {
+        let store = STORES.open(name, key, size, ENTRY);
+        Counted { store, shared: OnceLock::new() }
+    })?;
+    let Some(upstream) = upstream else { return Ok(()) };
+    let Some(store) = own(scope.build, index).map(|own| own.store.clone()) else { return Ok(()) };
+    let taken = move |key: &[u8]| store.look(key, |taken| *taken).unwrap_or(0);
+    let shared = limit_shared::of_places(scope, node, (name, upstream), taken);
+    if let Some(own) = own(scope.build, index) {
+        let _ = own.shared.set(shared);
+    }
+    Ok(())
 }
 
-fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Arc<Store<u32>>> {
+fn own<'b>(build: &'b mut Build<'_>, index: usize) -> Option<&'b Counted> {
+    Some(&zones(build)[index].declared.as_ref()?.own)
+}
+
+fn zones<'b>(build: &'b mut Build<'_>) -> &'b mut Zones<Counted> {
     &mut build.main.limit_conn.zones
 }
 
@@ -260,15 +316,25 @@ pub fn handler(r: &mut Request) -> Verdict {
         }
     }
     for place in r.ctx.limit_conn.places() {
-        place.zone().inspect(|zone| zone.own.counts.count(Event::Passed as usize));
+        place.zone().inspect(|zone| zone.own.store.counts.count(Event::Passed as usize));
     }
     Verdict::Decline
 }
 
-fn ask(r: &mut Request, limit: &Limit, zone: &Declared<Arc<Store<u32>>>) -> Answer {
+fn ask(r: &mut Request, limit: &Limit, zone: &Declared<Counted>) -> Answer {
     let Some(key) = zone.key(r, MAX_KEY) else { return Answer::Free };
-    let done = zone.own.enter(r.get(key), &Counted, |taken, _| {
-        let fits = *taken < limit.connections;
+    let mut left = limit.connections;
+    if let Some(shared) = zone.own.shared.get() {
+        // Who is refused wants to know of the others, too.
+        shared.note(r.get(key), 0);
+        left = left.saturating_sub(shared.others(r.get(key)));
+        if left == 0 {
+            // Where nobody here has a place there is to be no entry: nobody would give it back.
+            return Answer::Exceeds;
+        }
+    }
+    let done = zone.own.store.enter(r.get(key), &Pinned, |taken, _| {
+        let fits = *taken < left;
         *taken += fits as u32;
         fits
     });
@@ -279,7 +345,7 @@ fn ask(r: &mut Request, limit: &Limit, zone: &Declared<Arc<Store<u32>>>) -> Answ
     }
 }
 
-fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Arc<Store<u32>>>, answer: Answer) -> Verdict {
+fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Counted>, answer: Answer) -> Verdict {
     let dry_run = *conf.limit_conn_dry_run;
     let name = String::from_utf8_lossy(&zone.name);
     match answer {
@@ -293,7 +359,7 @@ fn refuse(r: &mut Request, conf: &Conf, zone: &Zone<Arc<Store<u32>>>, answer: An
         _ => log_error!(r, Crit, "could not allocate node in limit_conn_zone \"{name}\""),
     }
     if let Some(declared) = &zone.declared {
-        declared.own.counts.count(Event::rejected(dry_run) as usize);
+        declared.own.store.counts.count(Event::rejected(dry_run) as usize);
     }
     r.ctx.limit_conn.release();
     if dry_run {

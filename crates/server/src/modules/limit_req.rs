@@ -1,6 +1,7 @@
 //! `limit_req` (nginx's `ngx_http_limit_req_module`): how many requests a second a key may make. A bucket leaks at the
 //! zone's rate; what is above is delayed, what is above `burst` refused. Amounts are in thousandths of a request.
 
+use super::limit_shared::{self, Shared};
 use super::limits::{Declared, LOG_LEVELS, Zone, Zones, refusal, without_zone, zone_index};
 use crate::config::complex::Complex;
 use crate::config::setters;
@@ -10,16 +11,12 @@ use crate::log::error::Level;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
 use crate::status::limits::{self, Event};
-use crate::upstream::exchange::poll_client_gone;
 use crate::zone::store::{Policy, Slot, Store};
 use crate::zone::{self, Registry};
 use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
 use runtime::clock::monotonic_ms;
-use runtime::timer::Timer;
-use std::future::poll_fn;
-use std::sync::Arc;
-use std::task::Poll;
+use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
 /// The module's name in the table of zones.
@@ -102,6 +99,8 @@ impl Main {
 struct Leaking {
     bucket: Bucket,
     store: Arc<Store<State>>,
+    /// Other machines have it, too.
+    shared: OnceLock<Arc<Shared>>,
 }
 
 static STORES: Registry<State> = Registry::new();
@@ -119,6 +118,21 @@ impl Default for State {
     fn default() -> Self {
         State { last_ms: NEVER, excess: 0, count: 0 }
     }
+}
+
+/// For another process: what all zones know.
+pub fn leave(say: &mut dyn FnMut(Vec<u8>)) {
+    STORES.leave(OWNER.as_bytes(), say, |state, w| {
+        // Clocks are the machine's, which both processes read.
+        w.signed(state.last_ms);
+        w.signed(state.excess);
+    });
+}
+
+/// What another process said of a zone.
+pub fn settle_zone(zone: &[u8], rows: &[u8]) {
+    let bucket = Bucket { rate: 0, now_ms: monotonic_ms() as i64 };
+    STORES.settle(zone, rows, &bucket, |r| Some(State { last_ms: r.signed()?, excess: r.signed()?, count: 0 }));
 }
 
 /// The arithmetic of a zone at one moment.
@@ -144,6 +158,13 @@ impl Bucket {
     fn account(&self, state: &mut State, excess: i64) {
         state.excess = excess;
         state.last_ms = state.last_ms.max(self.now_ms);
+    }
+
+    /// Of all machines together so much is in the bucket.
+    fn catch_up(&self, state: &mut State, excess: i64) {
+        if excess > self.left(state) {
+            (state.excess, state.last_ms) = (excess, state.last_ms.max(self.now_ms));
+        }
     }
 
     /// How long a request waits, ms.
@@ -200,22 +221,39 @@ impl Context {
 
 fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(scope.build, &node.args[0])?;
-    let (mut zone, mut rate) = (None, 1000);
+    let (mut zone, mut rate, mut redis) = (None, 1000, None);
     for word in &node.args[1..] {
         if let Some(text) = word.text.strip_prefix(b"zone=") {
             zone = Some(zone::name_and_size(node, word, text)?);
         } else if let Some(text) = word.text.strip_prefix(b"rate=") {
             rate = read_rate(text).ok_or_else(|| node.problem(format!("invalid rate \"{}\"", word.as_str())))?;
+        } else if let Some(text) = word.text.strip_prefix(b"redis=") {
+            redis = Some(text);
         } else {
             return Err(node.problem(format!("invalid parameter \"{}\"", word.as_str())));
         }
     }
     let Some((name, size)) = zone.filter(|(name, _)| !name.is_empty()) else { return Err(without_zone(node)) };
     let index = zone_index(scope, node, (name, size), OWNER, zones)?;
+    let bucket = Bucket { rate, now_ms: 0 };
     zones(scope.build).declare(index, node, key, |key| {
         let store = STORES.open(name, key, size, ENTRY);
-        Leaking { bucket: Bucket { rate, now_ms: 0 }, store }
-    })
+        Leaking { bucket, store, shared: OnceLock::new() }
+    })?;
+    let Some(upstream) = redis else { return Ok(()) };
+    let Some(store) = own(scope.build, index).map(|own| own.store.clone()) else { return Ok(()) };
+    let shared = limit_shared::of_rate(scope, node, (name, upstream), rate, move |key, excess| {
+        let bucket = Bucket { now_ms: monotonic_ms() as i64, ..bucket };
+        store.look(key, |state| bucket.catch_up(state, excess));
+    });
+    if let Some(own) = own(scope.build, index) {
+        let _ = own.shared.set(shared);
+    }
+    Ok(())
+}
+
+fn own<'b>(build: &'b mut Build<'_>, index: usize) -> Option<&'b Leaking> {
+    Some(&zones(build)[index].declared.as_ref()?.own)
 }
 
 /// `10r/s`, `30r/m`, in thousandths of a request a second.
@@ -314,7 +352,13 @@ pub fn handler(r: &mut Request) -> Verdict {
     for number in held.iter().map(|(number, _)| *number).chain(last_fits.then_some(last)) {
         let zone = conf.limits[number].zone;
         let event = if delayed == Some(zone) { Event::delayed(*conf.limit_req_dry_run) } else { Event::Passed };
-        zones[zone].declared.iter().for_each(|d| d.own.store.counts.count(event as usize));
+        let Some(declared) = &zones[zone].declared else { continue };
+        declared.own.store.counts.count(event as usize);
+        if let Some(shared) = declared.own.shared.get()
+            && let Some(key) = declared.key(r, MAX_KEY)
+        {
+            shared.note(r.get(key), 1);
+        }
     }
     match worst {
         None => {}
@@ -437,23 +481,7 @@ pub const DELAY: Handler = Handler::Later(|r| r.ctx.limit_req.delay_ms > 0, |r| 
 
 async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.limit_req.delay_ms));
-    // Answers to pipelined requests before this one must not wait with it.
-    if r.downstream.has_output()
-        && let Err(verdict) = crate::request::flow::flush(r).await
-    {
-        return verdict;
-    }
-    let timer = Timer::new();
-    timer.set(delay);
-    let stays = poll_fn(|cx| match poll_client_gone(r, cx) {
-        Poll::Ready(()) => Poll::Ready(false),
-        Poll::Pending => timer.poll_expired(cx).map(|()| true),
-    });
-    if stays.await {
-        return Verdict::Decline;
-    }
-    log_error!(r, Info, "client prematurely closed connection");
-    Verdict::Status(499)
+    crate::request::flow::delay(r, delay).await
 }
 
 #[cfg(test)]
@@ -483,6 +511,11 @@ mod tests {
         assert_eq!(later.delay(1500, 0), 750);
         assert_eq!(later.delay(1500, 1000), 250);
         assert_eq!(later.delay(1500, i64::MAX), 0);
+        let mut caught_up = State { excess: 1000, last_ms: 1_000, count: 0 };
+        later.catch_up(&mut caught_up, 400);
+        assert_eq!((caught_up.excess, caught_up.last_ms), (1000, 1_000), "what is known here stays");
+        later.catch_up(&mut caught_up, 3000);
+        assert_eq!((caught_up.excess, caught_up.last_ms), (3000, 1_250));
         let earlier = Bucket { now_ms: 0, ..bucket };
         assert_eq!(earlier.excess(&state), 2000, "another thread's clock may be ahead");
         assert!(!later.is_idle(&state));

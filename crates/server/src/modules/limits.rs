@@ -59,6 +59,12 @@ impl<D> Zones<D> {
         self.0.iter().filter_map(|z| z.declared.as_ref().map(|d| (&*z.name, &*d.key_text, &d.own)))
     }
 
+    /// A zone that was declared, and its index.
+    pub fn find(&self, name: &[u8]) -> Option<(usize, &D)> {
+        let index = self.0.iter().position(|z| *z.name == *name)?;
+        Some((index, &self.0[index].declared.as_ref()?.own))
+    }
+
     /// The index of a zone, used now for the first time or not.
     pub fn index_of(&mut self, name: &[u8]) -> usize {
         self.0.iter().position(|z| *z.name == *name).unwrap_or_else(|| {

@@ -37,6 +37,8 @@ const BUILT_IN: &[&str] = &[
     "ngx_http_brotli_static_module",
     "ngx_http_zstd_filter_module",
     "ngx_http_zstd_static_module",
+    "ngx_http_image_filter_module",
+    "ngx_http_vhost_traffic_status_module",
     // A library for other modules, without directives.
     "ndk_http_module",
 ];
@@ -46,7 +48,6 @@ const UNDER: &[(&str, &str)] = &[
     ("ngx_http_cache_purge_module", "ngx_cache_purge"),
     ("ngx_http_subs_filter_module", "ngx_http_subs_filter_module"),
     ("ngx_http_uploadprogress_module", "ngx_http_upload_progress_module"),
-    ("ngx_http_vhost_traffic_status_module", "nginx_module_vts"),
 ];
 
 fn load_module(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

@@ -3,7 +3,6 @@
 
 use crate::config::complex::variable_name;
 use crate::config::{Build, Subsystem};
-use crate::modules::variables;
 use crate::request::status::write_decimal;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
@@ -152,7 +151,7 @@ fn write_special(r: &Request, special: Special, out: &mut Vec<u8>) {
         Special::Msec => write_seconds(clock::wall_ms(), out),
         Special::RequestTime => write_seconds(clock::wall_ms().saturating_sub(r.started_ms), out),
         Special::Status => {
-            let status = variables::status(r);
+            let status = r.status();
             out.extend([status / 100 % 10, status / 10 % 10, status % 10].map(|d| b'0' + d as u8));
         }
         Special::BytesSent => write_decimal(r.bytes_sent(), out),

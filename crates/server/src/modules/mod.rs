@@ -1,5 +1,6 @@
 //! nginx's modules, one file each: what it does, its directives, its configuration, its behaviour, its tests.
-//! Here stands who takes part in what, and in which order. Adding a module is one file and its lines here.
+//! Here stands what the configuration may say, and where modules keep their values; in `order`, who takes part in what, and in which order.
+//! Adding a module is one file and its lines in these two.
 
 pub mod access;
 pub mod acme;
@@ -7,6 +8,7 @@ pub mod addition;
 pub mod api;
 pub mod auth_basic;
 pub mod auth_jwt;
+pub mod auth_oidc;
 pub mod auth_request;
 pub mod autoindex;
 pub mod brotli;
@@ -40,6 +42,7 @@ pub mod http2;
 pub mod http3;
 pub mod http_block;
 pub mod ignored;
+pub mod image_filter;
 pub mod index;
 pub mod js;
 pub mod keyval;
@@ -47,6 +50,7 @@ pub mod keyval_state;
 pub mod keyval_store;
 pub mod limit_conn;
 pub mod limit_req;
+pub mod limit_shared;
 pub mod limits;
 pub mod listen;
 pub mod load_module;
@@ -61,6 +65,7 @@ pub mod mp4;
 pub mod nchan;
 pub mod not_modified;
 pub mod open_file_cache;
+pub mod order;
 pub mod otel;
 pub mod process;
 pub mod prometheus;
@@ -69,6 +74,7 @@ pub mod random_index;
 pub mod range;
 pub mod realip;
 pub mod referer;
+pub mod refusals;
 pub mod rewrite;
 pub mod root;
 pub mod scgi;
@@ -107,17 +113,13 @@ pub mod upstream_variables;
 pub mod userid;
 pub mod uwsgi;
 pub mod variables;
+pub mod vts;
 pub mod xdp;
 pub mod zstd;
 
 use crate::config::shared::Shared;
 use crate::config::variables::{Builtin, Prefix};
 use crate::config::{Build, ConfigLevel, Directive, Subsystem};
-use crate::request::end::Logger;
-use crate::request::include;
-use crate::request::phases::{Handler, Phase};
-use crate::request::respond::HeaderFilter;
-use crate::tls::hooks::{self, Hook};
 use conf::Contexts;
 use dav::ext as dav_ext;
 use std::collections::HashMap;
@@ -154,6 +156,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     referer::DIRECTIVES,
     auth_basic::DIRECTIVES,
     auth_jwt::DIRECTIVES,
+    auth_oidc::DIRECTIVES,
     auth_request::DIRECTIVES,
     userid::DIRECTIVES,
     secure_link::DIRECTIVES,
@@ -207,6 +210,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     addition::DIRECTIVES,
     sub::DIRECTIVES,
     subs_filter::DIRECTIVES,
+    image_filter::DIRECTIVES,
     ssi::DIRECTIVES,
     slice::DIRECTIVES,
     index::DIRECTIVES,
@@ -224,6 +228,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     echo::DIRECTIVES,
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
+    vts::DIRECTIVES,
     api::DIRECTIVES,
     prometheus::DIRECTIVES,
     dashboard::DIRECTIVES,
@@ -257,6 +262,7 @@ const VARIABLES: &[&[Builtin]] = &[
     userid::VARIABLES,
     secure_link::VARIABLES,
     auth_jwt::VARIABLES,
+    auth_oidc::VARIABLES,
     gzip::VARIABLES,
     brotli::VARIABLES,
     zstd::VARIABLES,
@@ -278,133 +284,8 @@ const STREAM_VARIABLES: &[&[Builtin]] =
     &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
-const PREFIXES: &[&[Prefix]] = &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES];
-
-/// A handler's place in a phase: whether a level has anything for it to do, and the handler.
-pub type Step = (fn(&LocationConf) -> bool, Handler);
-
-/// nginx's phases, in its order: who takes part in each, in the order in which they run. Any of them may wait. The
-/// find-config phase is none of these: it is nobody's (`request/phases.rs`).
-const PHASES: [&[Step]; Phase::COUNT] = [
-    // Post-read: before any rewrite, with the server's values.
-    &[(|_| true, Handler::Now(acme::handler)), (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler))],
-    // Server-rewrite.
-    &[
-        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::server_handler)),
-        (|c| c.lua.server_rewrite.is_some(), lua::SERVER_REWRITE),
-    ],
-    // Rewrite.
-    &[
-        (|c| c.guard.guard.is_some(), Handler::Now(guard::handler)),
-        (|c| c.guard.guard.is_some(), guard::DELAY),
-        (|c| c.lua.rewrite.is_some(), lua::REWRITE_FIRST),
-        (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
-        (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),
-        (|c| c.headers_more.changes_request(), Handler::Now(headers_more::handler)),
-        (|c| c.lua.rewrite.is_some(), lua::REWRITE),
-    ],
-    // Preaccess.
-    &[
-        (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
-        (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
-        (|c| *c.sysguard.sysguard, Handler::Now(sysguard::handler)),
-        (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
-        (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
-        (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),
-        (|c| c.modsecurity.is_anywhere(), modsecurity::BODY),
-        (|c| c.modsecurity.is_anywhere(), Handler::Now(modsecurity::judge_request)),
-    ],
-    // Access: `satisfy` says how its verdicts are taken together.
-    &[
-        (|c| c.lua.access.is_some(), lua::ACCESS_FIRST),
-        (|c| !c.access.rules.is_empty(), Handler::Now(access::handler)),
-        (|c| c.auth_basic.user_file.is_some(), auth_basic::HANDLER),
-        (|c| c.auth_jwt.is_on(), auth_jwt::HANDLER),
-        (|c| c.auth_request.uri.is_some(), auth_request::HANDLER),
-        (|c| c.lua.access.is_some(), lua::ACCESS),
-        (|c| c.js.access.is_some(), js::ACCESS),
-    ],
-    // Precontent.
-    &[
-        (|c| c.lua.precontent.is_some(), lua::PRECONTENT_FIRST),
-        (|c| c.try_files.list.is_some(), Handler::Now(try_files::handler)),
-        (|c| !c.mirror.mirror.is_empty(), mirror::HANDLER),
-        (|c| c.lua.precontent.is_some(), lua::PRECONTENT),
-    ],
-    // Content, for locations without a content handler of their own.
-    &[
-        (|_| true, Handler::Now(random_index::handler)),
-        (|_| true, Handler::Now(index::handler)),
-        (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),
-        (|_| true, Handler::Now(autoindex::handler)),
-        (|c| *c.dav.dav_methods != 0, dav::HANDLER),
-        (|c| *c.dav_ext.dav_ext_methods != 0, dav::ext::HANDLER),
-        (|c| *c.brotli.brotli_static != gzip_static::Mode::Off, Handler::Now(brotli::handler)),
-        (|c| *c.zstd.zstd_static != gzip_static::Mode::Off, Handler::Now(zstd::handler)),
-        (|_| true, Handler::Now(gzip_static::handler)),
-        (|_| true, Handler::Now(static_files::handler)),
-    ],
-];
-
-/// The steps of a phase.
-#[inline]
-pub fn steps(phase: Phase) -> &'static [Step] {
-    PHASES[phase as usize]
-}
-
-/// Phases in which a level has anything to do, a bit each: most have none, and pass by without asking each handler.
-#[derive(Clone, Copy, Debug)]
-pub struct Busy(u8);
-
-impl Busy {
-    /// Asks each step of each phase.
-    pub fn of(conf: &LocationConf) -> Busy {
-        let bit = |(number, steps): (usize, &&[Step])| u8::from(steps.iter().any(|(wanted, _)| wanted(conf))) << number;
-        Busy(PHASES.iter().enumerate().map(bit).sum())
-    }
-
-    /// Whether anybody has anything to do in a phase.
-    #[inline]
-    pub fn has(self, phase: Phase) -> bool {
-        self.0 & 1 << phase as u8 != 0
-    }
-}
-
-/// Hooks of TLS handshakes with clients for which the ClientHello is enough, in their order: which server is meant comes first.
-pub const CLIENT_HELLO_HOOKS: &[Hook] =
-    &[Hook::Now(hooks::server_by_name), Hook::Now(acme::proof_hook), lua::ssl::CLIENT_HELLO];
-
-/// Hooks that settle which certificate is shown, in their order. The server's settings are known.
-pub const CERTIFICATE_HOOKS: &[Hook] = &[Hook::Now(ssl::certificate_hook), lua::ssl::PROTOCOLS, lua::ssl::CERTIFICATE];
-
-/// Loggers, in the order in which they look at a request that is done.
-pub const LOGGERS: &[Logger] =
-    &[sysguard::logger, modsecurity::logger, otel::logger, lua::logger, log::logger, js::finish];
-
-/// Header filters in the order in which they run.
-pub const HEADER_FILTERS: &[HeaderFilter] = &[
-    slice::filter,
-    not_modified::filter,
-    headers_more::filter,
-    lua::header_filter,
-    js::header_filter,
-    headers::filter,
-    userid::filter,
-    gunzip::filter,
-    modsecurity::ANSWER_FILTER,
-    addition::filter,
-    echo::filter,
-    sub::filter,
-    subs_filter::filter,
-    charset::filter,
-    ssi::filter,
-    include::filter,
-    brotli::filter,
-    zstd::filter,
-    gzip::filter,
-    range::filter,
-    gzip_rules::vary_filter,
-];
+const PREFIXES: &[&[Prefix]] =
+    &[variables::PREFIXES, upstream_variables::PREFIXES, auth_jwt::PREFIXES, auth_oidc::PREFIXES];
 
 macro_rules! conf_of {
     ($module:ident) => { $module::Conf };
@@ -476,6 +357,8 @@ location_confs! {
     auth_basic,
     /// `auth_jwt`.
     auth_jwt shared,
+    /// `auth_oidc`.
+    auth_oidc shared,
     /// `userid`.
     userid shared,
     /// `secure_link`.
@@ -503,15 +386,17 @@ location_confs! {
     /// `charset`.
     charset,
     /// `add_before_body`, `add_after_body`.
-    addition,
+    addition shared,
     /// `sub_filter`.
-    sub,
+    sub shared,
     /// `echo`.
     echo shared,
     /// `proxy_cache_purge` in a location of its own.
     cache_purge shared,
     /// `subs_filter`.
     subs_filter shared,
+    /// `image_filter`.
+    image_filter shared,
     /// `ssi`.
     ssi,
     /// `slice`.
@@ -530,6 +415,8 @@ location_confs! {
     try_files,
     /// `status_zone` of a location.
     status_zone,
+    /// `vhost_traffic_status` and its like.
+    vts shared,
     /// `api`.
     api,
     /// `health_check`.
@@ -589,6 +476,8 @@ pub struct MainConf {
     pub limit_conn: limit_conn::Main,
     /// `limit_req_zone`.
     pub limit_req: limit_req::Main,
+    /// Zones that other machines have, too.
+    pub limit_shared: limit_shared::Main,
     /// `guard` blocks.
     pub guard: guard::Main,
     /// `keyval_zone`.
@@ -609,6 +498,8 @@ pub struct MainConf {
     pub dav_locks: Vec<std::sync::Arc<dav::locks::Zone>>,
     /// `geoip2_proxy`.
     pub geoip2: geoip2::Main,
+    /// `upstream_list`.
+    pub upstream_lists: set_misc::Lists,
     /// How many `set_rotate` there are.
     pub set_rotates: usize,
     /// `lua_shared_dict` and its like.
@@ -617,6 +508,10 @@ pub struct MainConf {
     pub xdp: xdp::Main,
     /// `js_shared_dict_zone` and its like.
     pub js: js::Main,
+    /// `vhost_traffic_status_zone`.
+    pub vts: vts::Main,
+    /// `oidc_provider`.
+    pub auth_oidc: auth_oidc::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
 }
@@ -659,9 +554,9 @@ impl MainConf {
 #[derive(Debug, Default)]
 pub struct RequestContexts {
     /// What the request does for a cache.
-    pub cache: Option<Box<crate::cache::caching::Caching>>,
+    pub cache: Option<Box<crate::cache::context::Caching>>,
     /// What the request changes that a cache may have.
-    pub cache_change: Option<Box<crate::cache::lookup::Change>>,
+    pub cache_change: Option<Box<crate::cache::context::Change>>,
     /// `slice`: the parts of the answer.
     pub slice: Option<Box<slice::Slice>>,
     /// What is too old is being updated beside the request.
@@ -692,10 +587,14 @@ pub struct RequestContexts {
     pub shed: shed::Context,
     /// A built-in page shows the request's id.
     pub shown_id: bool,
+    /// `image_filter` has refused the answer: what is said instead is no picture.
+    pub picture_refused: bool,
     /// `$date_gmt`, `$date_local`.
     pub ssi: ssi::Context,
     /// What a token of `auth_jwt` says.
     pub auth_jwt: Option<Box<auth_jwt::Context>>,
+    /// A client's session with its provider.
+    pub auth_oidc: Option<Box<auth_oidc::Session>>,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
     /// Variables and blocks of SSI, shared by all requests for one page.
@@ -711,7 +610,7 @@ pub struct RequestContexts {
     /// What programs in JavaScript keep.
     pub js: Option<Box<js::Context>>,
     /// This is no request but a session of `stream`: what is known of it.
-    pub stream: Option<Box<crate::stream::Facts>>,
+    pub stream: Option<Box<crate::stream::facts::Facts>>,
 }
 
 impl RequestContexts {
@@ -735,8 +634,10 @@ impl RequestContexts {
             guard,
             shed,
             shown_id,
+            picture_refused,
             ssi,
             auth_jwt,
+            auth_oidc,
             echo,
             ssi_shared,
             otel,
@@ -763,8 +664,10 @@ impl RequestContexts {
         *guard = Default::default();
         *shed = Default::default();
         *shown_id = false;
+        *picture_refused = false;
         *ssi = Default::default();
         *auth_jwt = None;
+        *auth_oidc = None;
         *echo = None;
         *ssi_shared = None;
         *otel = None;
@@ -789,6 +692,7 @@ impl RequestContexts {
             modsecurity: self.modsecurity,
             ssi_shared: self.ssi_shared,
             auth_jwt: self.auth_jwt,
+            auth_oidc: self.auth_oidc,
             ..RequestContexts::default()
         }
     }
@@ -849,10 +753,11 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &Loc
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
     charset::finish_level(build, level);
+    auth_oidc::finish_level(build, level);
 }
 
 /// All variables of modules.
-pub fn variables(subsystem: Subsystem) -> impl Iterator<Item = &'static Builtin> {
+pub fn builtins(subsystem: Subsystem) -> impl Iterator<Item = &'static Builtin> {
     let (own, shared) = match subsystem {
         Subsystem::Http => (VARIABLES, None),
         Subsystem::Stream => (STREAM_VARIABLES, Some(VARIABLES)),
@@ -883,6 +788,7 @@ pub fn configure_arguments() -> String {
         "--with-http_dav_module",
         "--with-http_mp4_module",
         "--with-http_flv_module",
+        "--with-http_image_filter_module",
         "--with-http_auth_request_module",
         "--with-http_gunzip_module",
         "--with-http_gzip_static_module",

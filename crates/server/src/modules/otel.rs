@@ -295,7 +295,7 @@ fn span(r: &mut Request) -> Span {
         let value = value.eval(r);
         attributes.push(KeyValue::text(name, r.get(value)));
     }
-    let failed = super::variables::status(r) >= 500;
+    let failed = r.status() >= 500;
     let nanoseconds = |ms: u64| ms * 1_000_000;
     Span {
         trace_id: context.trace.to_vec(),
@@ -329,7 +329,7 @@ fn usual_attributes(r: &mut Request, route: &[u8]) -> Vec<KeyValue> {
         KeyValue::text("http.scheme", scheme),
         KeyValue::text("http.flavor", flavor),
         KeyValue::number("http.response_content_length", r.body_bytes_sent()),
-        KeyValue::number("http.status_code", u64::from(super::variables::status(r))),
+        KeyValue::number("http.status_code", u64::from(r.status())),
         KeyValue::number("net.host.port", u64::from(local.port())),
     ];
     if let Some(agent) = r.head.headers.find(K::UserAgent) {

@@ -3,7 +3,8 @@
 //! body filters: ranges count bytes of what the handler sends.
 
 use crate::log_error;
-use crate::request::filter::{BodyFilter, Chunk, Rest};
+use crate::request::chunk::Chunk;
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Version};

@@ -1,12 +1,12 @@
 //! `rewrite`, `if`, `set`, `break`, `return` (nginx's `ngx_http_rewrite_module`). A level's directives run in the order
 //! of the text, in the server-rewrite phase for `server` and in the rewrite phase for `location`.
 
-use super::lua::Chunk;
 use crate::config::complex::Complex;
 use crate::config::pattern::Pattern;
 use crate::config::setters;
 use crate::config::{Build, Directive, Scope, http};
 use crate::log_error;
+use crate::modules::lua::chunk::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Verdict};
 use crate::request::{Request, Text};
@@ -307,8 +307,8 @@ pub fn handler(r: &mut Request) -> Verdict {
 fn run_level(r: &mut Request) -> Verdict {
     let codes = r.conf().rewrite.codes.clone();
     match run(r, &codes, &mut Quoting::default()) {
-        Flow::Answer(v) => v,
-        Flow::Next | Flow::Stop => Verdict::Decline,
+        Went::Answer(v) => v,
+        Went::Next | Went::Stop => Verdict::Decline,
     }
 }
 
@@ -338,22 +338,22 @@ fn is_escaped(r: &Request) -> bool {
     r.head.headers.head.quoted || r.head.headers.head.plus
 }
 
-enum Flow {
+enum Went {
     Next,
     Stop,
     Answer(Verdict),
 }
 
 /// A value could not be made: the log says why.
-const FAILED: Flow = Flow::Answer(Verdict::Status(500));
+const FAILED: Went = Went::Answer(Verdict::Status(500));
 
-fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
+fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Went {
     for code in codes {
         match code {
             Code::Break => {
                 r.flow.valid_location &= !r.flow.uri_changed;
                 r.flow.uri_changed = false;
-                return Flow::Stop;
+                return Went::Stop;
             }
             Code::Set { variable, hook, value } => {
                 let value = quoting.value(r, value);
@@ -383,7 +383,7 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
                     None => r.assign(*variable, Some(value)),
                 }
             }
-            Code::Return { status, text } => return Flow::Answer(answer(r, *status, text.as_ref())),
+            Code::Return { status, text } => return Went::Answer(answer(r, *status, text.as_ref())),
             Code::If { condition, codes, location, in_location } => {
                 let holds = holds(r, condition, quoting);
                 if r.has_fault() {
@@ -395,18 +395,18 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Flow {
                         phases::enter_location(r);
                     }
                     match run(r, codes, quoting) {
-                        Flow::Next => {}
+                        Went::Next => {}
                         other => return other,
                     }
                 }
             }
             Code::Rewrite(rewrite) => match apply(r, rewrite, quoting) {
-                Flow::Next => {}
+                Went::Next => {}
                 other => return other,
             },
         }
     }
-    Flow::Next
+    Went::Next
 }
 
 fn answer(r: &mut Request, status: u16, text: Option<&Complex>) -> Verdict {
@@ -467,7 +467,7 @@ fn test_file(r: &mut Request, path: Text, test: FileTest) -> bool {
 }
 
 /// One `rewrite` (`ngx_http_script_regex_start_code` and `..._end_code`).
-fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
+fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Went {
     let log = *r.conf().rewrite.rewrite_log;
     let Ok(hit) = rewrite.pattern.exec(r, r.head.uri) else { return FAILED };
     if !hit {
@@ -476,7 +476,7 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
             let uri = String::from_utf8_lossy(r.get(r.head.uri)).into_owned();
             log_error!(r, Notice, "\"{}\" does not match \"{uri}\"", rewrite.source);
         }
-        return Flow::Next;
+        return Went::Next;
     }
     if log {
         let uri = String::from_utf8_lossy(r.get(r.head.uri)).into_owned();
@@ -522,17 +522,17 @@ fn apply(r: &mut Request, rewrite: &Rewrite, quoting: &mut Quoting) -> Flow {
     };
     if uri.is_empty() {
         log_error!(r, Error, "the rewritten URI has a zero length");
-        return Flow::Answer(Verdict::Status(500));
+        return Went::Answer(Verdict::Status(500));
     }
     r.head.uri = r.text(uri);
     if log {
         let (uri, args) = (String::from_utf8_lossy(r.get(r.head.uri)), String::from_utf8_lossy(r.get(r.head.args)));
         log_error!(r, Notice, "rewritten data: \"{uri}\", args: \"{args}\"");
     }
-    if rewrite.last { Flow::Stop } else { Flow::Next }
+    if rewrite.last { Went::Stop } else { Went::Next }
 }
 
-fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<usize>, status: u16, log: bool) -> Flow {
+fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<usize>, status: u16, log: bool) -> Went {
     let mut to = Vec::with_capacity(built.len());
     let read = unescape(built, Unescape::Redirect, &mut to);
     to.extend_from_slice(&built[read..]);
@@ -546,13 +546,5 @@ fn redirect(r: &mut Request, rewrite: &Rewrite, built: &[u8], args_at: Option<us
     }
     r.answer.headers.set(K::Location, "Location", to);
     r.flow.uri_changed = false;
-    Flow::Answer(Verdict::Status(status))
-}
-
-/// The value of a variable that `set` names but has not set yet.
-pub fn uninitialized(r: &mut Request, name: &str) -> Option<Text> {
-    if *r.conf().rewrite.uninitialized_variable_warn {
-        log_error!(r, Warn, "using uninitialized \"{name}\" variable");
-    }
-    Some(Text::EMPTY)
+    Went::Answer(Verdict::Status(status))
 }

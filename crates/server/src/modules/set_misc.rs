@@ -43,6 +43,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("set_hmac_sha256", |s, n| set(s, n, 3, hmac_sha256)),
     http("set_random", |s, n| set(s, n, 3, random)),
     http("set_rotate", rotate),
+    http("upstream_list", upstream_list),
+    http("set_hashed_upstream", set_hashed_upstream),
     http("set_secure_random_alphanum", |s, n| secure(s, n, |r, a| secure_random(r, a, ALPHANUMERIC))),
     http("set_secure_random_lcalpha", |s, n| secure(s, n, |r, a| secure_random(r, a, LOWER))),
     http("set_local_today", |s, n| set_fixed(s, n, |r, _| date(r, b"%Y-%m-%d", false))),
@@ -113,6 +115,51 @@ fn set_fixed(scope: &mut Scope<'_, '_>, node: &Node, make: Make) -> Result<(), P
 fn secure(scope: &mut Scope<'_, '_>, node: &Node, make: Make) -> Result<(), Problem> {
     let args = vec![Complex::compile(scope.build, &node.args[1])?];
     rewrite::set_to(scope, node, args, make)
+}
+
+/// Lists of groups, by name.
+pub type Lists = Vec<(Box<[u8]>, Vec<Box<[u8]>>)>;
+
+/// `upstream_list NAME GROUP ...`
+fn upstream_list(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let (name, groups) = node.args.split_first().ok_or_else(|| Problem::invalid_arguments(node))?;
+    let lists = &mut scope.build.main.upstream_lists;
+    if lists.iter().any(|(known, _)| **known == *name.text) {
+        return Err(node.problem(format!("duplicate upstream list name \"{}\"", name.as_str())));
+    }
+    let groups = groups.iter().map(|group| group.text.as_slice().into()).collect();
+    lists.push((name.text.as_slice().into(), groups));
+    Ok(())
+}
+
+/// `set_hashed_upstream $variable LIST TEXT`
+fn set_hashed_upstream(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let list = Complex::compile(scope.build, &node.args[1])?;
+    if let Some(name) = list.as_fixed()
+        && !scope.build.main.upstream_lists.iter().any(|(known, _)| **known == *name)
+    {
+        let name = String::from_utf8_lossy(name);
+        return Err(node.problem(format!("upstream list \"{name}\" not defined yet")));
+    }
+    let text = Complex::compile(scope.build, &node.args[2])?;
+    rewrite::set_to(scope, node, vec![list, text], hashed_upstream)
+}
+
+fn hashed_upstream(r: &mut Request, args: &[Text]) -> Option<Text> {
+    let [list, text] = args else { return None };
+    let snapshot = r.snapshot.clone();
+    let name = r.get(*list);
+    let Some((_, groups)) = snapshot.main.upstream_lists.iter().find(|(known, _)| **known == *name) else {
+        let text = format!("set_hashed_upstream: upstream list \"{}\" is not defined", String::from_utf8_lossy(name));
+        return failed(r, &text);
+    };
+    let at = hash(r.get(*text)) as usize % groups.len();
+    Some(r.text(&groups[at]))
+}
+
+/// Without regard to case (`ngx_hash_key_lc`), its lower half.
+fn hash(text: &[u8]) -> u32 {
+    text.iter().fold(0, |n: u32, b| n.wrapping_mul(31).wrapping_add(u32::from(b.to_ascii_lowercase())))
 }
 
 fn if_empty(r: &mut Request, args: &[Text]) -> Option<Text> {
@@ -345,6 +392,15 @@ fn date(r: &mut Request, format: &[u8], gmt: bool) -> Option<Text> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn groups_are_those_that_the_module_chooses() {
+        // Asked of Debian's module with three groups.
+        let known = [("", 0), ("a", 1), ("b", 2), ("d", 1), ("abc", 0), ("ABC", 0), ("hello", 1), ("127.0.0.1", 2)];
+        for (text, at) in known {
+            assert_eq!(hash(text.as_bytes()) % 3, at, "{text}");
+        }
+    }
 
     fn made(change: fn(&[u8], &mut Vec<u8>), value: &[u8]) -> String {
         let mut out = Vec::new();

@@ -1,5 +1,6 @@
 //! `shed_priority`, and of an upstream `concurrency_limit` and `circuit_breaker` (docs/shield.md): who goes first when peers cannot do more. How: `upstream::shed`.
 
+use super::refusals;
 use super::upstream_block::current;
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
@@ -66,7 +67,7 @@ pub fn priority_of(r: &mut Request) -> Priority {
 /// Refuses a request for lack of room.
 pub fn refuse(r: &mut Request, reason: &'static str) -> Verdict {
     r.ctx.shed.reason = Some(reason);
-    r.ctx.shown_id = true;
+    refusals::refused(r, 503, "shed", format_args!("{reason}"));
     r.answer.headers.push(Text::from("Retry-After"), Text::from("1"));
     log_error!(r, Info, "request is shed: {reason}");
     Verdict::Status(503)

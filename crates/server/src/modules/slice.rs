@@ -10,7 +10,8 @@
 use crate::config::variables::Builtin;
 use crate::config::{Directive, http, setters};
 use crate::connection::Downstream;
-use crate::request::filter::{self, BodyFilter, Chunk, Rest};
+use crate::request::chunk::Chunk;
+use crate::request::filter::{self, BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
 use crate::request::respond::Filtered;

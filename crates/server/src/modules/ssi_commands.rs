@@ -398,7 +398,7 @@ fn variable(r: &mut Request, name: &[u8]) -> Option<Vec<u8>> {
         // A page goes on without a value that cannot be made: it has begun.
         r.take_fault();
         value?
-    } else if let Some(known) = modules::variables(Subsystem::Http).find(|v| v.name == name) {
+    } else if let Some(known) = modules::builtins(Subsystem::Http).find(|v| v.name == name) {
         (known.evaluate)(r)?
     } else {
         let prefix = modules::prefixes(Subsystem::Http).find(|p| name.starts_with(p.name))?;

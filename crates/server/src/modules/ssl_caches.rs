@@ -1,8 +1,9 @@
 //! The caches of `ssl_*`: what their directives say. Part of `ssl`, and of the modules that speak TLS to their peers.
 
-use super::ssl::{SessionCache, server};
+use super::ssl::server;
 use crate::config::{Scope, setters};
 use crate::tls::dynamic::CacheLimits;
+use crate::tls::settings::SessionCache;
 use conf::{Node, Problem, value};
 
 /// Sessions of `ssl_session_cache builtin` (OpenSSL's SSL_SESSION_CACHE_MAX_SIZE_DEFAULT).

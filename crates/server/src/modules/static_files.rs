@@ -5,7 +5,7 @@ use crate::files::{self, Data, Failure, Found, Kind};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::root;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request};

@@ -64,7 +64,7 @@ pub const VARIABLES: &[Builtin] = &[
     },
 ];
 
-fn said(r: &mut Request, get: impl FnOnce(&crate::stream::mqtt::Said) -> Option<Box<[u8]>>) -> Option<Text> {
+fn said(r: &mut Request, get: impl FnOnce(&crate::stream::facts::Said) -> Option<Box<[u8]>>) -> Option<Text> {
     let text = r.ctx.stream.as_ref()?.mqtt.as_ref().and_then(|said| get(said))?;
     Some(r.text(&text))
 }

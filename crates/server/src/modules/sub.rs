@@ -6,7 +6,8 @@ use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, Scope, http};
 use crate::merged_values;
-use crate::request::filter::{BodyFilter, Chunk, Held, PIECE, Rest};
+use crate::request::chunk::{Chunk, PIECE};
+use crate::request::filter::{BodyFilter, Held, Rest};
 use crate::request::include::Include;
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text};
@@ -39,6 +40,8 @@ merged_values! {
         sub_filter_last_modified: bool = false,
     }
 }
+
+crate::inherited!(Conf, |_| true);
 
 /// One `sub_filter`.
 #[derive(Clone, Debug)]
@@ -97,7 +100,7 @@ struct Search {
     first: Box<[bool; 256]>,
 }
 
-enum Found {
+enum Look {
     /// String number such, at this place.
     Match(usize, usize),
     /// What starts here may become one.
@@ -121,7 +124,7 @@ impl Search {
 
     /// The leftmost place from `at` on where a string is; of several there the one that was configured first. `skip`
     /// says which are not looked for any more.
-    fn find(&self, text: &[u8], mut at: usize, last: bool, skip: impl Fn(usize) -> bool) -> Found {
+    fn find(&self, text: &[u8], mut at: usize, last: bool, skip: impl Fn(usize) -> bool) -> Look {
         while let Some(n) = text[at..].iter().position(|&b| self.first[b as usize]) {
             at += n;
             let rest = &text[at..];
@@ -131,15 +134,15 @@ impl Search {
                     continue;
                 }
                 if known == string.len() {
-                    return Found::Match(at, number);
+                    return Look::Match(at, number);
                 }
                 if !last {
-                    return Found::Perhaps(at);
+                    return Look::Perhaps(at);
                 }
             }
             at += 1;
         }
-        Found::Nothing
+        Look::Nothing
     }
 }
 
@@ -176,9 +179,9 @@ impl Sub {
         let end = loop {
             let (once, replaced) = (self.once, &self.replaced);
             match self.search.find(text, at, last, |number| once && replaced[number].is_some()) {
-                Found::Nothing => break text.len(),
-                Found::Perhaps(place) => break place,
-                Found::Match(place, number) => {
+                Look::Nothing => break text.len(),
+                Look::Perhaps(place) => break place,
+                Look::Match(place, number) => {
                     out.extend_from_slice(&text[from..place]);
                     let replacement = self.replacement(r, number);
                     out.extend_from_slice(r.get(replacement));
@@ -285,9 +288,9 @@ mod tests {
 
     fn shown(strings: &[&str], text: &str, last: bool) -> String {
         match search(strings).find(text.as_bytes(), 0, last, |_| false) {
-            Found::Match(at, number) => format!("{number} at {at}"),
-            Found::Perhaps(at) => format!("perhaps at {at}"),
-            Found::Nothing => "nothing".to_owned(),
+            Look::Match(at, number) => format!("{number} at {at}"),
+            Look::Perhaps(at) => format!("perhaps at {at}"),
+            Look::Nothing => "nothing".to_owned(),
         }
     }
 

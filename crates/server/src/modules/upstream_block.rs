@@ -2,14 +2,14 @@
 //! Their `server` lines are read in `upstream_server`.
 
 use super::listen::place;
-use super::lua::balancer::Program;
 use super::upstream_server::resolve;
-use super::{ignored, sticky, tengine_check};
+use super::{ignored, tengine_check};
 use crate::config::complex::Complex;
 use crate::config::setters::{duplicate, invalid};
 use crate::config::{Build, Directive, Scope, both, upstream, upstream_of_both};
 use crate::connection::Address;
 use crate::health::outlier::Outliers;
+use crate::modules::lua::chunk::Program;
 use crate::resolve::{RESOLVER_TIMEOUT, ResolverConfig};
 use crate::upstream::group::{Better, Group, GroupId, Keepalive, Method, Timing, Until, key_of, number_of};
 use crate::upstream::live::Live;
@@ -76,7 +76,7 @@ pub struct Block {
     zone: Option<Box<str>>,
     resolver: Option<Arc<ResolverConfig>>,
     resolver_timeout: Option<Duration>,
-    pub(super) sticky: Option<sticky::Sticky>,
+    pub(super) sticky: Option<crate::upstream::sticky::Sticky>,
     pub(super) check: tengine_check::Given,
     queue: Option<(usize, Duration)>,
     outliers: Option<Outliers>,

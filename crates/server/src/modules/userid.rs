@@ -79,6 +79,13 @@ merged_values! {
 
 crate::inherited!(Conf, |_| true);
 
+impl Conf {
+    /// Whether cookies are sent.
+    pub fn sends_cookies(&self) -> bool {
+        *self.userid >= Mode::V1
+    }
+}
+
 /// `userid`
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Mode {
@@ -198,7 +205,7 @@ fn mark(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 /// Adds the cookie to the answer.
 pub fn filter(r: &mut Request) -> Filtered {
-    if !r.is_main() || *r.conf().userid.userid < Mode::V1 {
+    if !r.is_main() || !r.conf().userid.sends_cookies() {
         return Filtered::Next;
     }
     let identity = decide(r);
@@ -217,7 +224,7 @@ fn got_variable(r: &mut Request) -> Option<Text> {
 }
 
 fn set_variable(r: &mut Request) -> Option<Text> {
-    if *r.conf().userid.userid < Mode::V1 {
+    if !r.conf().userid.sends_cookies() {
         return None;
     }
     let set = decide(r).set;
@@ -364,7 +371,7 @@ fn send(r: &mut Request, identity: &Identity) {
         Expires::Max => cookie.extend_from_slice(format!("; expires={MAX_EXPIRES}").as_bytes()),
         Expires::After(seconds) => {
             cookie.extend_from_slice(b"; expires=");
-            cookie_time(clock::wall_seconds().saturating_add(seconds as i64), &mut cookie);
+            wire::date::write_cookie(clock::wall_seconds().saturating_add(seconds as i64), &mut cookie);
         }
     }
     cookie.extend_from_slice(&conf.domain);
@@ -381,33 +388,9 @@ fn send(r: &mut Request, identity: &Identity) {
     }
 }
 
-/// `Thu, 31-Dec-37 23:55:55 GMT`; after 2037 with a year of four digits (`ngx_http_cookie_time`).
-pub(super) fn cookie_time(at: i64, out: &mut Vec<u8>) {
-    let date = wire::date::format_http(at);
-    out.extend_from_slice(&date[..7]);
-    out.push(b'-');
-    out.extend_from_slice(&date[8..11]);
-    out.push(b'-');
-    out.extend_from_slice(if date[12..16] > b"2037"[..] { &date[12..16] } else { &date[14..16] });
-    out.extend_from_slice(&date[16..]);
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn cookie_times_have_short_years_until_2037() {
-        for (at, text) in [
-            (784_111_777, "Sun, 06-Nov-94 08:49:37 GMT"),
-            (2_145_916_555, "Thu, 31-Dec-37 23:55:55 GMT"),
-            (2_145_916_800, "Fri, 01-Jan-2038 00:00:00 GMT"),
-        ] {
-            let mut out = Vec::new();
-            cookie_time(at, &mut out);
-            assert_eq!(String::from_utf8(out).unwrap(), text);
-        }
-    }
 
     #[test]
     fn identifiers_are_shown_in_the_machine_s_order() {

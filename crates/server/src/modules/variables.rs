@@ -84,7 +84,7 @@ pub const VARIABLES: &[Builtin] = &[
         Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
     }),
     fixed("request_id", request_id),
-    volatile("status", |r| Some(text!(r, "{:03}", status(r)))),
+    volatile("status", |r| Some(text!(r, "{:03}", r.status()))),
     volatile("sent_http_content_type", sent_content_type),
     volatile("sent_http_content_length", |r| r.answer.headers.content_length.map(|n| text!(r, "{n}"))),
     volatile("sent_http_last_modified", |r| {
@@ -261,19 +261,6 @@ pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
 pub(super) fn remote_user(r: &mut Request) -> Option<Text> {
     let (user, _) = basic_credentials(r)?;
     (!user.is_empty()).then(|| r.text(&user))
-}
-
-/// `$status`
-pub fn status(r: &Request) -> u16 {
-    if r.flow.error_status != 0 && r.answer.headers.status == 0 {
-        r.flow.error_status
-    } else if r.answer.headers.status != 0 {
-        r.answer.headers.status
-    } else if r.head.version == crate::request::Version::HTTP09 {
-        9
-    } else {
-        0
-    }
 }
 
 fn request_body(r: &mut Request) -> Option<Text> {

@@ -47,6 +47,7 @@ pub const DIRECTIVES: &[Directive] = &[
     stream("xdp_timeout_reset", |s, n| setters::flag(&mut s.level.conf.xdp.timeout_reset, n)),
     stream("xdp_affinity", affinity),
     stream("xdp_syn_cookies", syn_cookies),
+    stream("xdp_quic_ids", |s, n| setters::flag(&mut s.level.conf.xdp.quic_ids, n)),
     stream("xdp_gue_port", |s, n| {
         let port = value::number(&n.args[0].text).and_then(|n| u16::try_from(n).ok()).filter(|n| *n > 0);
         setters::value(&mut s.level.conf.xdp.gue_port, n, port.ok_or_else(|| invalid(n))?)
@@ -64,6 +65,8 @@ merged_values! {
         affinity: Duration = Duration::ZERO,
         /// SYN cookies: 0 none, 1 for each SYN, else while there are more SYNs a second.
         syn_cookies: u32 = 0,
+        /// Connection ids of QUIC name the real server.
+        quic_ids: bool = false,
         /// Where real servers take GUE.
         gue_port: u16 = 6080,
     }
@@ -266,6 +269,9 @@ fn unfit(
     }
     if *conf.xdp.timeout_reset && listen.spec.kind == SocketKind::Datagram {
         found.push("\"xdp_timeout_reset\" is for TCP: datagrams have no reset".to_owned());
+    }
+    if *conf.xdp.quic_ids && listen.spec.kind == SocketKind::Stream {
+        found.push("\"xdp_quic_ids\" is for UDP: write \"listen ... udp\"".to_owned());
     }
     found
 }

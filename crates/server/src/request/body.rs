@@ -9,9 +9,10 @@ use crate::connection::incoming::{Filled, Incoming};
 use crate::connection::slow::{self, Watch};
 use crate::log_error;
 use crate::status::spent::Part;
+use crate::temp::write_file;
 use std::future::poll_fn;
 use std::io;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -421,16 +422,6 @@ fn create_file(r: &Request) -> Result<BodyFile, BodyError> {
             Err(BodyError::Status(500))
         }
     }
-}
-
-/// Writes all of `bytes` at `offset`.
-pub fn write_file(fd: &OwnedFd, mut bytes: &[u8], mut offset: u64) -> io::Result<()> {
-    while !bytes.is_empty() {
-        let n = rustix::io::pwrite(fd.as_fd(), bytes, offset)?;
-        bytes = &bytes[n..];
-        offset += n as u64;
-    }
-    Ok(())
 }
 
 /// Before an answer that does not need the body: throws away what has come of it (`ngx_http_discard_request_body`).

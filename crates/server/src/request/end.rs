@@ -1,13 +1,9 @@
 //! The one end of a request, a subrequest, or a session of `stream`: what is counted, and the loggers. From: `connection`,
-//! `subrequest`, `include`, `cache::lookup`, `stream`. To: the list of loggers in `modules`.
+//! `subrequest`, `include`, `cache::lookup`, `stream`. To: the loggers of its location.
 
 use super::Request;
 use crate::connection::action;
-use crate::modules;
 use crate::status::requests;
-
-/// A logger looks at a request that is done. It never changes the answer, waits or blocks.
-pub type Logger = fn(&mut Request);
 
 /// Ends it. The last bytes of the answer have been handed to the client's connection, or never will be.
 pub fn end(r: &mut Request) {
@@ -19,7 +15,8 @@ pub fn end(r: &mut Request) {
     } else if !*r.conf().core.log_subrequest {
         return;
     }
-    for logger in modules::LOGGERS {
+    let snapshot = r.snapshot.clone();
+    for logger in &snapshot.location(r.location).participants.loggers {
         logger(r);
     }
 }

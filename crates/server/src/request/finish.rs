@@ -3,7 +3,7 @@
 
 use super::headers::KnownHeader as K;
 use super::phases::{self, From, Verdict};
-use super::route::Found;
+use super::route::Located;
 use super::{Request, Text};
 use crate::connection::action;
 use crate::log_error;
@@ -168,7 +168,7 @@ pub fn named_location(r: &mut Request, name: &[u8]) -> Verdict {
     let snapshot = r.snapshot.clone();
     let root = snapshot.server(r.server).root;
     match snapshot.location(root).inside.named(name) {
-        Found::Location(id) => {
+        Located::Location(id) => {
             r.location = id;
             r.flow.internal = true;
             r.flow.content_handler = None;

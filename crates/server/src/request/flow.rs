@@ -7,9 +7,10 @@ use crate::connection::incoming::Incoming;
 use crate::connection::slow::{TooSlow, Watch};
 use crate::connection::stream::Stream;
 use crate::connection::{Client, Downstream, http1};
-use crate::modules;
 use crate::status::spent::Part;
+use crate::{log_error, modules};
 use runtime::clock;
+use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::task::Poll;
@@ -91,7 +92,7 @@ pub struct Flush {
     rate: u64,
     after: u64,
     timeout: Duration,
-    rest: Option<runtime::timer::Timer>,
+    rest: Option<Timer>,
     armed: bool,
     /// What was written when the clock began to run.
     seen: u64,
@@ -230,7 +231,7 @@ impl Flush {
     }
 
     fn pause(&mut self, ms: u64) {
-        let timer = runtime::timer::Timer::new();
+        let timer = Timer::new();
         timer.set(Duration::from_millis(ms));
         self.rest = Some(timer);
     }
@@ -243,7 +244,7 @@ pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let before = r.spent.enter(Part::Client);
     let flushed = poll_fn(|cx| match flow.poll(r, cx) {
         Poll::Pending if is_client_gone(r, cx) => {
-            crate::log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
+            log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
             Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
         }
         Poll::Ready(Err(e)) => {
@@ -263,6 +264,27 @@ pub fn is_client_gone(r: &mut Request, cx: &mut std::task::Context<'_>) -> bool 
         Downstream::Http1(http) => http.incoming.socket.poll_closed(cx).is_ready(),
         other => other.stream().is_some_and(|stream| stream.poll_gone().is_ready()),
     }
+}
+
+/// Lets a request wait before it goes on (`limit_req`, `guard`); its client may go meanwhile.
+pub async fn delay(r: &mut Request, delay: Duration) -> Verdict {
+    // Answers to pipelined requests before this one must not wait with it.
+    if r.downstream.has_output()
+        && let Err(verdict) = flush(r).await
+    {
+        return verdict;
+    }
+    let timer = Timer::new();
+    timer.set(delay);
+    let stays = poll_fn(|cx| match r.downstream.poll_gone(cx) {
+        Poll::Ready(()) => Poll::Ready(false),
+        Poll::Pending => timer.poll_expired(cx).map(|()| true),
+    });
+    if stays.await {
+        return Verdict::Decline;
+    }
+    log_error!(r, Info, "client prematurely closed connection");
+    Verdict::Status(499)
 }
 
 #[cfg(test)]

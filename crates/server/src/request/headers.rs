@@ -105,10 +105,26 @@ pub struct HeadersOut {
 impl HeadersOut {
     /// Empties it, keeping the buffers.
     pub fn clear(&mut self) {
-        let (mut lines, mut trailers) = (std::mem::take(&mut self.lines), std::mem::take(&mut self.trailers));
+        let HeadersOut {
+            status,
+            status_line,
+            content_length,
+            content_type,
+            charset,
+            written,
+            override_charset,
+            last_modified,
+            lines,
+            trailers,
+            expect_trailers,
+        } = self;
         lines.clear();
         trailers.clear();
-        *self = HeadersOut { lines, trailers, ..HeadersOut::default() };
+        (*status, *expect_trailers) = (0, false);
+        (*content_length, *last_modified, *written) = (None, None, None);
+        for text in [status_line, content_type, charset, override_charset] {
+            *text = None;
+        }
     }
 
     /// Takes the type that an upstream wrote, which stands in the arena (`ngx_http_upstream_copy_content_type`; with quotes

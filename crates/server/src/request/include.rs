@@ -8,12 +8,13 @@
 //! drive ──begin──> task of the child ──hold──> Aside ──next──> drive ──> the client
 //! ```
 
-use super::filter::{BodyFilter, Chunk, PIECE, Rest};
+use super::filter::{BodyFilter, Rest};
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
 use super::{MAX_SUBREQUESTS, Request, Text, Values, end, flow};
 use crate::connection::Downstream;
 use crate::log_error;
+use crate::request::chunk::{Chunk, PIECE};
 use crate::request::respond::Filtered;
 use runtime::TaskId;
 use std::cell::{Cell, RefCell};
@@ -139,6 +140,9 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
             None => match r.answer.body_filters.iter().rposition(|f| f.is_waiting() || f.is_stuffed()) {
                 None => return Ok(()),
                 Some(at) => {
+                    if r.answer.body_filters[at].is_stuffed() {
+                        poll_fn(|cx| super::filter::poll_stuffed(r, cx)).await;
+                    }
                     let done = super::filter::resume(r, at);
                     runtime::yield_now().await;
                     done

@@ -4,6 +4,7 @@
 
 pub mod arena;
 pub mod body;
+pub mod chunk;
 pub mod end;
 pub mod evaluate;
 pub mod filter;
@@ -19,6 +20,7 @@ pub mod phases;
 pub mod respond;
 pub mod route;
 pub mod status;
+pub mod steps;
 pub mod subrequest;
 
 use crate::connection::{Client, Downstream, action};
@@ -32,7 +34,7 @@ use arena::{Arena, Span};
 use body::Body;
 pub use end::end;
 use filter::BodyFilter;
-pub use parts::{Answer, Flow, Head};
+pub use parts::{Answer, Head, Progress};
 use std::rc::Rc;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;
@@ -90,7 +92,7 @@ pub struct Request {
     /// What is answered.
     pub answer: Answer,
     /// How far it has come.
-    pub flow: Flow,
+    pub flow: Progress,
     /// Wall clock at the first byte of the head, ms.
     pub started_ms: u64,
     /// Head bytes plus body bytes read.
@@ -131,7 +133,7 @@ impl Request {
             head: Head::default(),
             body: Body::default(),
             answer: Answer::default(),
-            flow: Flow::default(),
+            flow: Progress::default(),
             started_ms: 0,
             request_length: 0,
             ctx: RequestContexts::default(),
@@ -177,7 +179,7 @@ impl Request {
         arena.clear();
         head.reset();
         answer.reset();
-        *flow = Flow::default();
+        *flow = Progress::default();
         attempts.clear();
         captures.clear();
         values.clear();
@@ -226,6 +228,19 @@ impl Request {
     /// The server block.
     pub fn server(&self) -> &Server {
         self.snapshot.server(self.server)
+    }
+
+    /// `$status`: what is answered, or would be.
+    pub fn status(&self) -> u16 {
+        if self.flow.error_status != 0 && self.answer.headers.status == 0 {
+            self.flow.error_status
+        } else if self.answer.headers.status != 0 {
+            self.answer.headers.status
+        } else if self.head.version == Version::HTTP09 {
+            9
+        } else {
+            0
+        }
     }
 
     /// A variable's value by name, for rules that name variables at run time; `None` when no one uses such a variable.

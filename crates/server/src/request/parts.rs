@@ -1,5 +1,5 @@
 //! What a request is made of besides its bytes and its values: what was asked (`Head`), what is answered (`Answer`), and how far it has
-//! come on its way through the phases (`Flow`). Each has its own default; a request that is used again begins with it.
+//! come on its way through the phases (`Progress`). Each has its own default; a request that is used again begins with it.
 
 use super::headers::{HeadersIn, HeadersOut};
 use super::{BodyFilter, MAX_URI_CHANGES, Method, Text, Version, include, pending, phases, respond};
@@ -34,12 +34,6 @@ pub struct Head {
 
 impl Default for Head {
     fn default() -> Head {
-        Head::with(HeadersIn::default())
-    }
-}
-
-impl Head {
-    fn with(headers: HeadersIn) -> Head {
         Head {
             method: Method::Get,
             method_name: Text::EMPTY,
@@ -51,15 +45,35 @@ impl Head {
             valid_target: true,
             version: Version::HTTP11,
             scheme: None,
-            headers,
+            headers: HeadersIn::default(),
             port: None,
         }
     }
+}
 
-    /// Empties it and keeps its room.
+impl Head {
+    /// Empties it in place: the room of the header lines is kept, and no bytes are moved.
     pub(super) fn reset(&mut self) {
-        self.headers.clear();
-        *self = Head::with(std::mem::take(&mut self.headers));
+        let Head {
+            method,
+            method_name,
+            line,
+            target,
+            uri,
+            args,
+            plain_uri,
+            valid_target,
+            version,
+            scheme,
+            headers,
+            port,
+        } = self;
+        (*method, *version, *scheme, *port) = (Method::Get, Version::HTTP11, None, None);
+        (*plain_uri, *valid_target) = (false, true);
+        for text in [method_name, line, target, uri, args] {
+            *text = Text::EMPTY;
+        }
+        headers.clear();
     }
 }
 
@@ -107,22 +121,41 @@ pub struct Answer {
 }
 
 impl Answer {
-    /// Empties it and keeps its room.
+    /// Empties it in place: the room of its lists is kept, and no bytes are moved.
     pub(super) fn reset(&mut self) {
-        self.headers.clear();
-        self.body_filters.clear();
-        self.tail.clear();
-        *self = Answer {
-            headers: std::mem::take(&mut self.headers),
-            body_filters: std::mem::take(&mut self.body_filters),
-            tail: std::mem::take(&mut self.tail),
-            ..Answer::default()
-        };
+        let Answer {
+            headers,
+            header_sent,
+            head_held,
+            refused,
+            header_only,
+            done,
+            body_filters,
+            in_memory,
+            pending,
+            deferred,
+            tail,
+            stub,
+            output_begun,
+            unbuffered,
+            allow_ranges,
+            single_range,
+            disable_not_modified,
+            limit_rate,
+            limit_rate_after,
+        } = self;
+        headers.clear();
+        body_filters.clear();
+        tail.clear();
+        (*refused, *pending, *deferred, *stub) = (None, None, None, None);
+        (*limit_rate, *limit_rate_after) = (None, None);
+        let flags = [header_sent, head_held, header_only, done, in_memory, output_begun, unbuffered, allow_ranges];
+        flags.into_iter().chain([single_range, disable_not_modified]).for_each(|flag| *flag = false);
     }
 }
 
 /// How far a request has come on its way through the phases, and what was decided there.
-pub struct Flow {
+pub struct Progress {
     /// The handler for the content phase, when a location or `if` names one.
     pub content_handler: Option<phases::Content>,
     /// An internal redirect has been made, or this is a subrequest.
@@ -165,9 +198,9 @@ pub struct Flow {
     pub main_charset: Option<Text>,
 }
 
-impl Default for Flow {
-    fn default() -> Flow {
-        Flow {
+impl Default for Progress {
+    fn default() -> Progress {
+        Progress {
             content_handler: None,
             internal: false,
             uri_changes: MAX_URI_CHANGES + 1,

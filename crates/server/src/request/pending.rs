@@ -2,9 +2,10 @@
 //! upstream has sent and the client has not taken yet (`upstream::relay`), or the rest of a file that filters want to read.
 //! Holds nothing in memory of what is in a file.
 
-use super::filter::{self, Chunk, PIECE};
+use super::filter;
 use super::phases::Verdict;
 use super::{Request, flow};
+use crate::request::chunk::{Chunk, PIECE};
 use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -2,100 +2,13 @@
 //! Who stands in each is written in `modules`. Handlers that need not wait are plain functions.
 
 use super::respond::Refused;
-use super::route::Found;
+use super::route::Located;
+pub use super::steps::{Back, Content, From, GoOn, Handler, Phase, Released, Verdict, Waiting, Way, Work};
 use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
 use crate::config::complex::Complex;
 use crate::connection::action;
 use crate::log_error;
 use crate::modules;
-use std::future::Future;
-use std::pin::Pin;
-
-/// The phases that have handlers, in their order.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Phase {
-    /// Before any rewrite: who the client is.
-    PostRead,
-    /// The server's `rewrite`, `set`, `if`, `return`.
-    ServerRewrite,
-    /// Those of the location.
-    Rewrite,
-    /// Limits.
-    Preaccess,
-    /// Who may, under `satisfy`.
-    Access,
-    /// What comes before the content: other files, copies.
-    Precontent,
-    /// Who answers, where the location names nobody.
-    Content,
-}
-
-impl Phase {
-    /// How many there are.
-    pub const COUNT: usize = Phase::Content as usize + 1;
-}
-
-/// What a handler says.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Verdict {
-    /// Not mine: the next handler.
-    Decline,
-    /// Mine, and the request may go on (nginx's `NGX_OK` of an access handler).
-    Allow,
-    /// The answer is out, or somebody else has the connection now.
-    Answered,
-    /// Answer with this status: the error page, the redirect, the plain text for it.
-    Status(u16),
-    /// The request was redirected inside: the phases run again from there.
-    Restart(From),
-    /// The client is gone; nothing more can be said.
-    Broken,
-}
-
-/// Where the phases start.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum From {
-    /// The beginning: a client's request.
-    PostRead,
-    /// With the server's rewrites: an internal redirect, a subrequest.
-    ServerRewrite,
-    /// After the location is known: a named location.
-    Rewrite,
-}
-
-/// A handler that waits.
-pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
-
-/// What a connection's task does while a handler has taken the connection (`request/held.rs`).
-pub type Work = Pin<Box<dyn Future<Output = Released>>>;
-
-/// How that ends.
-pub enum Released {
-    /// The request is there again.
-    Back(Back),
-    /// The connection is parked (`connection/parked.rs`): it needs no task until it is a connection with one again.
-    Parked,
-}
-
-/// What goes on with a request that is there again: answers, says that the answer is over, or takes the connection once more.
-pub type GoOn = Box<dyn for<'r> FnOnce(&'r mut Request) -> Waiting<'r>>;
-
-/// The request is there again.
-pub struct Back {
-    /// The request, with its session.
-    pub request: Box<Request>,
-    /// What goes on with it.
-    pub go_on: GoOn,
-}
-
-/// A handler of a phase.
-#[derive(Clone, Copy)]
-pub enum Handler {
-    /// Answers at once.
-    Now(fn(&mut Request) -> Verdict),
-    /// Waits; asked only when the first function says so.
-    Later(fn(&Request) -> bool, for<'r> fn(&'r mut Request) -> Waiting<'r>),
-}
 
 /// Asks a handler. A macro, since an `async fn` would be set up and torn down for each handler that never waits.
 macro_rules! call {
@@ -109,28 +22,15 @@ macro_rules! call {
 }
 
 /// Asks the handlers of a phase in turn, and leaves the function with the verdict of the first that does not let the request
-/// go on. A phase in which the level has nothing to do costs one bit's test.
+/// go on. Only those are asked that have something to do on the level.
 macro_rules! run_phase {
-    ($r:expr, $phase:expr) => {
-        if $r.location().busy.has($phase) {
-            for (_, handler) in modules::steps($phase) {
-                if let Some(v) = stop(call!($r, handler), $r) {
-                    return v;
-                }
+    ($r:expr, $snapshot:expr, $phase:expr) => {
+        for handler in $snapshot.location($r.location).participants.handlers($phase) {
+            if let Some(v) = stop(call!($r, handler), $r) {
+                return v;
             }
         }
     };
-}
-
-/// The content handler of a location: `proxy_pass`, `stub_status`, `empty_gif` ...
-#[derive(Clone, Copy, Debug)]
-pub enum Content {
-    /// Answers at once.
-    Now(fn(&mut Request) -> Verdict),
-    /// Waits.
-    Later(for<'r> fn(&'r mut Request) -> Waiting<'r>),
-    /// `proxy_pass`: waits too, but so often that its state is part of the request's task, not a box of its own.
-    Proxy,
 }
 
 /// Works on a request until it is answered.
@@ -215,13 +115,14 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
 }
 
 async fn run_phases(r: &mut Request, from: From) -> Verdict {
+    let snapshot = r.snapshot.clone();
     if from == From::PostRead {
-        run_phase!(r, Phase::PostRead);
+        run_phase!(r, snapshot, Phase::PostRead);
     }
     if from != From::Rewrite {
         r.action = action::NOTHING;
         r.location = r.server().root;
-        run_phase!(r, Phase::ServerRewrite);
+        run_phase!(r, snapshot, Phase::ServerRewrite);
         r.flow.uri_changed = false;
     }
     let mut known = from == From::Rewrite;
@@ -230,7 +131,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return v;
         }
         known = false;
-        run_phase!(r, Phase::Rewrite);
+        run_phase!(r, snapshot, Phase::Rewrite);
         if !r.flow.uri_changed {
             break;
         }
@@ -246,24 +147,15 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return Verdict::Status(500);
         }
     }
-    run_phase!(r, Phase::Preaccess);
-    if r.location().busy.has(Phase::Access)
-        && r.is_main()
+    run_phase!(r, snapshot, Phase::Preaccess);
+    if r.is_main()
+        && !snapshot.location(r.location).participants.handlers(Phase::Access).is_empty()
         && let Some(v) = access(r).await
     {
         return v;
     }
-    run_phase!(r, Phase::Precontent);
+    run_phase!(r, snapshot, Phase::Precontent);
     content(r).await
-}
-
-/// Where a request would be answered.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Way {
-    /// `return`, a redirect, or what is wrong; none: the location's handler, or files.
-    pub status: Option<u16>,
-    /// Programs on the way (`rewrite_by_lua`) were not run: they may lead elsewhere.
-    pub has_programs: bool,
 }
 
 /// Finds the location of a request without answering it, for who only wants to know (`plan`): rewrites, locations, `try_files` and
@@ -341,7 +233,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     let snapshot = r.snapshot.clone();
     r.location = snapshot.server(r.server).root;
     let Ok(found) = snapshot.location(r.location).inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
-    if let Found::Location(id) | Found::AutoRedirect(id) = found {
+    if let Located::Location(id) | Located::AutoRedirect(id) = found {
         r.location = id;
     }
     if !r.flow.internal && snapshot.location(r.location).conf.core.internal {
@@ -352,7 +244,7 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     if let Some(refused) = too_large_body(r) {
         return Some(refused);
     }
-    if let Found::AutoRedirect(id) = found {
+    if let Located::AutoRedirect(id) = found {
         let location = snapshot.location(id);
         let mut target = Vec::with_capacity(location.name.len() + 1);
         wire::http1::escape::escape_uri(&location.name, wire::http1::escape::Escape::Uri, &mut target);
@@ -395,7 +287,8 @@ pub fn enter_location(r: &mut Request) {
 /// The access phase with `satisfy` (`ngx_http_core_access_phase`).
 async fn access(r: &mut Request) -> Option<Verdict> {
     let any = r.conf().core.satisfy.any();
-    for (_, handler) in modules::steps(Phase::Access) {
+    let snapshot = r.snapshot.clone();
+    for handler in snapshot.location(r.location).participants.handlers(Phase::Access) {
         let verdict = call!(r, handler);
         if r.has_fault() {
             return Some(Verdict::Status(500));
@@ -445,7 +338,8 @@ async fn content(r: &mut Request) -> Verdict {
     if verdict != Verdict::Decline {
         return verdict;
     }
-    run_phase!(r, Phase::Content);
+    let snapshot = r.snapshot.clone();
+    run_phase!(r, snapshot, Phase::Content);
     if r.get(r.head.uri).ends_with(b"/") {
         let path = modules::root::path_of(r);
         log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));

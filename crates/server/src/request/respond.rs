@@ -1,32 +1,20 @@
 //! Sends an answer: head through the header filters, body through the body filters, both into the session's queue.
 //! Nothing waits here: `flow` does.
 
-use super::filter::{self, Chunk};
+use super::filter;
 use super::headers::KnownHeader as K;
 use super::pending::Pending;
 use super::phases::Verdict;
+pub use super::steps::{Filtered, HeaderFilter};
 use super::{Request, Text};
 use crate::config::complex::Complex;
 use crate::connection::slow::TooSlow;
 use crate::connection::{Downstream, http1, http2, http3};
 use crate::modules;
 use crate::modules::core::ServerTokens;
+use crate::request::chunk::Chunk;
 use runtime::clock;
 use std::io;
-
-/// What a header filter says.
-pub enum Filtered {
-    /// The next filter.
-    Next,
-    /// Send this status's page instead (`ngx_http_filter_finalize_request`).
-    Replace(u16),
-    /// Send this status's page with the head as it is now.
-    Refuse(u16),
-    /// Another answer than the one under way, which the filter has cleared away already.
-    Instead(Verdict),
-    /// Nothing can be sent.
-    Broken,
-}
 
 /// Why a body filter ends an answer whose head is held: this is answered instead.
 #[derive(Clone, Debug)]
@@ -51,13 +39,20 @@ impl From<Refused> for io::Error {
     }
 }
 
+/// Values up to this length are looked at byte by byte.
+const SHORT_VALUE: usize = 24;
+
 /// Whether a text would end the line of a header that it stands in, or the whole for some who read it (RFC 9110 section 5.5).
 pub fn ends_line(text: &[u8]) -> bool {
+    // Most values are so short that setting up a search for vectors of them takes longer than the look.
+    if text.len() <= SHORT_VALUE {
+        return text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0));
+    }
     memchr::memchr3(b'\r', b'\n', 0, text).is_some()
 }
 
-/// A header filter.
-pub type HeaderFilter = fn(&mut Request) -> Filtered;
+/// The header that says how urgent an answer is.
+const PRIORITY: &[u8] = b"priority";
 
 /// `Server` of answers, by `server_tokens`.
 pub const SERVER: &str = "ironweir";
@@ -74,8 +69,9 @@ impl Request {
             self.answer.headers.status = self.flow.error_status;
             self.answer.headers.status_line = None;
         }
-        for f in modules::HEADER_FILTERS {
-            match f(self) {
+        let snapshot = self.snapshot.clone();
+        for filter in &snapshot.location(self.location).participants.header_filters {
+            match filter(self) {
                 Filtered::Next => {}
                 Filtered::Replace(status) => return Err(super::finish::replace(self, status)),
                 Filtered::Refuse(status) => {
@@ -129,7 +125,8 @@ impl Request {
     /// What the head of an answer implies, then its bytes (`ngx_http_chunked_filter`, `ngx_http_header_filter`).
     fn final_head(&mut self) {
         let h = &mut self.answer.headers;
-        if self.head.method == super::Method::Head {
+        // A head that is held may say what only the body tells (`image_filter`).
+        if self.head.method == super::Method::Head && !self.answer.head_held {
             self.answer.header_only = true;
         }
         if h.last_modified.is_some() && !matches!(h.status, 200 | 206 | 304) {
@@ -168,6 +165,7 @@ impl Request {
     /// Lets a head go that is held.
     pub fn release_head(&mut self) {
         if std::mem::take(&mut self.answer.head_held) && self.answer.header_sent {
+            self.answer.header_only |= self.head.method == super::Method::Head;
             self.write_head();
         }
     }
@@ -200,13 +198,24 @@ impl Request {
             Downstream::Http1(_) => self.http1_head(token),
             Downstream::Http2(_) => {
                 self.absolute_location();
+                self.refine_priority();
                 http2::write_head(self, token);
             }
             Downstream::Http3(_) => {
                 self.absolute_location();
+                self.refine_priority();
                 http3::write_head(self, token);
             }
             Downstream::Sub(_) | Downstream::Held(_) | Downstream::None => {}
+        }
+    }
+
+    /// Who made the answer knows best how urgent it is (RFC 9218 section 8).
+    fn refine_priority(&mut self) {
+        let is_it = |name: &[u8]| name.len() == PRIORITY.len() && name.eq_ignore_ascii_case(PRIORITY);
+        let line = self.answer.headers.lines.iter().find(|l| is_it(self.arena.get(l.name)));
+        if let (Some(line), Some(stream)) = (line, self.downstream.stream()) {
+            stream.refine_priority(self.arena.get(line.value));
         }
     }
 
@@ -287,9 +296,9 @@ impl Request {
         }
         self.answer.output_begun |= !chunk.is_empty();
         let now = match chunk {
-            Chunk::File { len, .. } if last && self.wants_bytes() && len > filter::PIECE => {
-                self.answer.pending = Some(Box::new(Pending::rest(chunk.cut(filter::PIECE, u64::MAX))));
-                chunk.cut(0, filter::PIECE)
+            Chunk::File { len, .. } if last && self.wants_bytes() && len > crate::request::chunk::PIECE => {
+                self.answer.pending = Some(Box::new(Pending::rest(chunk.cut(crate::request::chunk::PIECE, u64::MAX))));
+                chunk.cut(0, crate::request::chunk::PIECE)
             }
             whole => whole,
         };

@@ -130,7 +130,7 @@ impl Site {
 
 /// What a look-up of a location found.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum Located {
     /// No location inside: the level itself.
     None,
     /// This one.
@@ -139,9 +139,9 @@ pub enum Found {
     AutoRedirect(LocationId),
 }
 
-impl Found {
-    fn or(self, around: LocationId) -> Found {
-        if self == Found::None { Found::Location(around) } else { self }
+impl Located {
+    fn or(self, around: LocationId) -> Located {
+        if self == Located::None { Located::Location(around) } else { self }
     }
 }
 
@@ -209,32 +209,32 @@ impl LocationTree {
     }
 
     /// The named location.
-    pub fn named(&self, name: &[u8]) -> Found {
+    pub fn named(&self, name: &[u8]) -> Located {
         match self.names.iter().find(|(n, _)| **n == *name) {
-            Some((_, id)) => Found::Location(*id),
-            None => Found::None,
+            Some((_, id)) => Located::Location(*id),
+            None => Located::None,
         }
     }
 
     /// The location for the request's uri, nested ones included (`ngx_http_core_find_location`).
-    pub fn find(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<Found, GaveUp> {
+    pub fn find(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<Located, GaveUp> {
         Ok(self.look(r, snapshot)?.0)
     }
 
     /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
     /// levels around are asked too.
-    fn look(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<(Found, bool), GaveUp> {
+    fn look(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<(Located, bool), GaveUp> {
         let uri = r.get(r.head.uri);
         if let Some(id) = self.exact.get(uri) {
-            return Ok((Found::Location(*id), true));
+            return Ok((Located::Location(*id), true));
         }
         let prefix = self.longest_prefix(uri);
         if let Some(id) = self.redirects.get(uri)
             && prefix.is_none_or(|p| p.name.len() != uri.len())
         {
-            return Ok((Found::AutoRedirect(*id), true));
+            return Ok((Located::AutoRedirect(*id), true));
         }
-        let mut found = Found::None;
+        let mut found = Located::None;
         if let Some(p) = prefix {
             let (inner, settled) = snapshot.location(p.id).inside.look(r, snapshot)?;
             found = inner.or(p.id);

@@ -1,12 +1,12 @@
 //! Requests that a request makes for itself: to ask for permission, to copy its traffic, to include other content.
 //! A subrequest works on its parent's bytes and variables, which move over while it runs and back when it is done.
 
-use super::filter::Chunk;
 use super::include::{self, Aside};
 use super::phases::{self, From, Verdict};
 use super::{Method, Request, Text, end};
 use crate::config::complex::Complex;
 use crate::connection::Downstream;
+use crate::request::chunk::Chunk;
 use std::io;
 use std::rc::Rc;
 use std::task::Poll;

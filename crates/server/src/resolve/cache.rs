@@ -23,7 +23,7 @@ pub(super) enum Entry {
 }
 
 /// What a look at the cache says.
-pub(super) enum Found {
+pub(super) enum Looked {
     Known(Known),
     Pending(Rc<Query>),
     Nothing,
@@ -53,14 +53,14 @@ impl Cache {
     }
 
     /// The valid answer or the query under way of a name in lower case.
-    pub(super) fn find(&self, kind: Kind, name: &[u8], now: Instant) -> Found {
+    pub(super) fn find(&self, kind: Kind, name: &[u8], now: Instant) -> Looked {
         match self.map(kind).get(name) {
             Some(Entry::Known { known, last_used }) if now < known.valid_until => {
                 last_used.set(now);
-                Found::Known(known.clone())
+                Looked::Known(known.clone())
             }
-            Some(Entry::Pending(query)) => Found::Pending(query.clone()),
-            _ => Found::Nothing,
+            Some(Entry::Pending(query)) => Looked::Pending(query.clone()),
+            _ => Looked::Nothing,
         }
     }
 
@@ -176,7 +176,7 @@ mod tests {
     }
 
     fn knows(cache: &Cache, name: &str, now: Instant) -> bool {
-        matches!(cache.find(Kind::Name, name.as_bytes(), now), Found::Known(_))
+        matches!(cache.find(Kind::Name, name.as_bytes(), now), Looked::Known(_))
     }
 
     #[test]

@@ -19,7 +19,7 @@ use tokio::time::Instant;
 
 use super::Counters;
 use super::answer::{AddressList, FORMAT_ERROR, NOT_FOUND, REFUSED, ResolveError, code_text};
-use super::cache::{Cache, Found, MAX_KNOWN};
+use super::cache::{Cache, Looked, MAX_KNOWN};
 use super::config::ResolverConfig;
 use super::message::{Rejected, Reply, Transport, build_query, record_type};
 use super::query::{Ask, AskState, Kind, Known, Query, Record};
@@ -89,10 +89,10 @@ impl Engine {
     /// What the cache knows of a name, aliases followed, without waiting.
     pub(super) fn known(&self, kind: Kind, name: &[u8]) -> Option<Known> {
         let (cache, now) = (self.cache.borrow(), Instant::now());
-        let Found::Known(mut known) = cache.find(kind, name, now) else { return None };
+        let Looked::Known(mut known) = cache.find(kind, name, now) else { return None };
         for _ in 0..MAX_ALIASES {
             let Record::Alias(alias) = &known.record else { return Some(known) };
-            let Found::Known(next) = cache.find(kind, alias, now) else { return None };
+            let Looked::Known(next) = cache.find(kind, alias, now) else { return None };
             let valid_until = known.valid_until.min(next.valid_until);
             known = Known { valid_until, ..next };
         }
@@ -117,9 +117,9 @@ impl Engine {
     async fn lookup(&self, kind: Kind, name: &[u8]) -> Result<Known, ResolveError> {
         let found = self.cache.borrow().find(kind, name, Instant::now());
         let query = match found {
-            Found::Known(known) => return Ok(known),
-            Found::Pending(query) => query,
-            Found::Nothing => self.start(kind, name)?,
+            Looked::Known(known) => return Ok(known),
+            Looked::Pending(query) => query,
+            Looked::Nothing => self.start(kind, name)?,
         };
         query.outcome().await
     }

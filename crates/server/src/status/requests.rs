@@ -6,7 +6,6 @@ use super::latency;
 use super::spent::{self, Spent};
 use super::tally::{Mine, Tally};
 use super::trial;
-use crate::modules::variables;
 use crate::request::Request;
 use crate::snapshot::{ServerId, ThreadSnapshot};
 use runtime::clock;
@@ -92,6 +91,15 @@ impl Underway {
         self.0 = None;
     }
 
+    /// A request of a client that goes on here: it has come to another process, and was counted there.
+    pub fn arrived(snapshot: Rc<ThreadSnapshot>, server: ServerId) -> Underway {
+        ALL.mine().add(PROCESSING, 1);
+        if let Some(zone) = &snapshot.server(server).conf.zone {
+            zone.counts.mine().add(PROCESSING, 1);
+        }
+        Underway::counted(snapshot, server)
+    }
+
     /// A request of a client that counts already.
     pub fn counted(snapshot: Rc<ThreadSnapshot>, server: ServerId) -> Underway {
         Underway(Some(Place { snapshot, server, is_request: true }))
@@ -129,7 +137,7 @@ pub fn begin(r: &mut Request) {
 
 /// A client's request is done.
 pub fn end(r: &mut Request) {
-    let status = variables::status(r);
+    let status = r.status();
     let (received, sent, answered) = (r.request_length, r.bytes_sent(), r.answer.header_sent);
     let finish = |mine: Mine<'_, WIDTH>| {
         mine.add(RECEIVED, received);
@@ -159,8 +167,12 @@ pub fn end(r: &mut Request) {
     r.underway = Underway::default();
 }
 
-/// A session of `stream` is done.
+/// A session of `stream` is done. It lasts as long as its ends like; what a canary is judged by is how long its peer took to be reached.
 pub fn end_session(r: &mut Request) {
+    if let Some(facts) = &r.ctx.stream {
+        let connected = r.attempts.all.iter().map(|a| a.connect_ms).sum::<Option<u64>>();
+        trial::session(r.snapshot.generation, facts.status, connected.filter(|_| facts.proxied));
+    }
     if let (Some(zone), Some(facts)) = (&r.server().conf.zone, &r.ctx.stream) {
         let mine = zone.counts.mine();
         mine.add(RECEIVED, facts.received);

@@ -46,10 +46,8 @@ const PARTS: usize = NAMES.len();
 const REQUESTS: usize = PARTS;
 
 static SPENT_US: Tally<{ PARTS + 1 }> = Tally::new();
-/// Writes of access logs that were timed, and how long they took, microseconds.
-static LOG_US: Tally<2> = Tally::new();
 
-/// One write of so many to an access log is timed.
+/// One accepted connection of so many is asked after.
 const SAMPLED: u32 = 16;
 
 /// The time of one request.
@@ -124,34 +122,10 @@ pub fn shaken(began: Instant) {
     SPENT_US.mine().add(TLS, began.elapsed().as_micros() as u64);
 }
 
-/// Runs a write to an access log, and times one of sixteen.
-pub fn write_log<T>(write: impl FnOnce() -> T) -> T {
-    thread_local! {
-        static NUMBER: Cell<u32> = const { Cell::new(0) };
-    }
-    let number = NUMBER.get().wrapping_add(1);
-    NUMBER.set(number);
-    if !number.is_multiple_of(SAMPLED) {
-        return write();
-    }
-    let began = Instant::now();
-    let result = write();
-    let mine = LOG_US.mine();
-    mine.add(0, 1);
-    mine.add(1, began.elapsed().as_micros() as u64);
-    result
-}
-
 /// What was counted: requests, and the microseconds of each part together.
 pub fn sums() -> (u64, [u64; PARTS]) {
     let sums = SPENT_US.sums();
     (sums[REQUESTS], std::array::from_fn(|i| sums[i]))
-}
-
-/// Writes to access logs that were timed, and their microseconds together.
-pub fn log_writes() -> (u64, u64) {
-    let [writes, us] = LOG_US.sums();
-    (writes, us)
 }
 
 #[cfg(test)]

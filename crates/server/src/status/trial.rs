@@ -1,4 +1,4 @@
-//! What a canary is judged by: requests of the two configurations that serve at the same time, each counted where the request ends. Counts
+//! What a canary is judged by: requests, and sessions of `stream`, of the two configurations that serve at the same time, each counted where the request ends. Counts
 //! only while there is a canary. From: the log. To: the control thread, which has it judged, and the API.
 
 use super::latency::{self, Histogram};
@@ -63,6 +63,21 @@ pub fn request(generation: u64, status: Option<u16>, ms: u64) {
         Some(_) => {}
     }
     latency::count(mine, 0, ms);
+}
+
+/// A session of `stream` under a configuration of this generation is done. `connect_ms`: until it reached its peer, if it did.
+pub fn session(generation: u64, status: u16, connect_ms: Option<u64>) {
+    let Some(counts) = counts(generation) else { return };
+    let mine = counts.mine();
+    mine.add(REQUESTS, 1);
+    match status {
+        500.. => mine.add(FAILED, 1),
+        400..=499 => mine.add(REFUSED, 1),
+        _ => {}
+    }
+    if let Some(ms) = connect_ms {
+        latency::count(mine, 0, ms);
+    }
 }
 
 /// A handshake under a configuration of this generation failed.

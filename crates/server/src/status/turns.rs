@@ -39,13 +39,15 @@ pub struct Schedule {
     pub running_ns: u64,
     /// Ready to run, and not running.
     pub waiting_ns: u64,
+    /// How often it was put on a CPU: mostly since it was woken.
+    pub switches: u64,
 }
 
 /// Asks the kernel about a thread of this process; none where it does not tell.
 pub fn schedule(tid: i32) -> Option<Schedule> {
     let text = std::fs::read_to_string(format!("/proc/self/task/{tid}/schedstat")).ok()?;
     let mut numbers = text.split_ascii_whitespace().map_while(|n| n.parse().ok());
-    Some(Schedule { running_ns: numbers.next()?, waiting_ns: numbers.next()? })
+    Some(Schedule { running_ns: numbers.next()?, waiting_ns: numbers.next()?, switches: numbers.next()? })
 }
 
 #[cfg(test)]

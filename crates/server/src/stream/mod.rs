@@ -6,6 +6,7 @@
 //! PROXY header ─> realip ─> set, limit_conn ─> access ─> TLS ─> preread ─> content: proxy_pass · return · pass ─> log
 //! ```
 
+pub mod facts;
 pub mod mqtt;
 pub mod pass;
 pub mod pipe;
@@ -27,8 +28,8 @@ use crate::request::Request;
 use crate::request::end;
 use crate::request::phases::Verdict;
 use crate::status::requests;
+use crate::stream::facts::{Facts, facts, note};
 use runtime::timer::Timer;
-use std::fmt;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;
@@ -37,82 +38,6 @@ use wire::proxy_protocol::ProxyError;
 
 /// How long a client may take to receive the text of `return` (as in nginx).
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
-
-/// What a session is over and above a request.
-#[derive(Debug, Default)]
-pub struct Facts {
-    /// `$status`
-    pub status: u16,
-    /// Bytes from the client.
-    pub received: u64,
-    /// Bytes to the client.
-    pub sent: u64,
-    /// Bytes from the peer that is asked now, and to it.
-    pub upstream: (u64, u64),
-    /// What is being done, for the error log: `, while ...`.
-    pub action: &'static str,
-    /// A peer has been looked for.
-    pub proxied: bool,
-    /// UDP.
-    pub datagrams: bool,
-    /// What `ssl_preread` found.
-    pub hello: Option<wire::preread::Hello>,
-    /// What `mqtt_preread` found.
-    pub mqtt: Option<Box<mqtt::Said>>,
-    /// By how many bytes `mqtt_set_connect` has made what the client said longer.
-    pub changed: i64,
-    /// Index of the address that it came to among the configuration's.
-    pub listen: usize,
-}
-
-impl Facts {
-    /// What a line of the error log says of the session (`ngx_stream_log_error`, `ngx_stream_proxy_log_error`).
-    pub fn log(&self, r: &Request, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if !self.action.is_empty() {
-            write!(f, " while {}", self.action)?;
-        }
-        let udp = if self.datagrams { "udp " } else { "" };
-        write!(f, ", {udp}client: {}", r.client.remote.borrow().host())?;
-        if let Some(listen) = r.snapshot.whole().listens.get(self.listen) {
-            write!(f, ", server: {}", listen.address)?;
-        }
-        if !self.proxied {
-            return Ok(());
-        }
-        match r.attempts.all.last().map(|a| (&a.peer, &a.group)) {
-            Some((Some(peer), _)) => write!(f, ", upstream: \"{}\"", peer.name)?,
-            Some((None, Some(group))) => write!(f, ", upstream: \"{group}\"")?,
-            _ => {}
-        }
-        self.totals(f)
-    }
-
-    fn totals(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (from, to) = self.upstream;
-        write!(f, ", bytes from/to client:{}/{}, bytes from/to upstream:{from}/{to}", self.received, self.sent)
-    }
-}
-
-/// The sums of a session, as the line of its end shows them.
-pub struct Totals<'f>(pub &'f Facts);
-
-impl fmt::Display for Totals<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.0.totals(f)
-    }
-}
-
-/// The facts of a session.
-pub fn facts(r: &mut Request) -> &mut Facts {
-    r.ctx.stream.get_or_insert_default()
-}
-
-/// Writes a line that has the connection's number and nothing else of the session.
-pub fn note(r: &Request, level: Level, text: fmt::Arguments<'_>) {
-    if r.error_log().enabled(level) {
-        r.error_log().write(level, Some(r.client.number), text);
-    }
-}
 
 /// One session and its connection to the client.
 pub struct Session {
@@ -153,8 +78,8 @@ pub enum End {
 
 /// Makes the session; none if the listener is gone with a reload.
 fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
-    let whole = crate::worker::snapshot();
-    let listen = crate::worker::stream_listen_of(&client)?;
+    let whole = crate::worker::shot_for(&client);
+    let listen = crate::worker::stream_listen_in(&whole, &client)?;
     let snapshot = whole.stream.clone()?;
     let site = snapshot.ports[listen - whole.ports.len()].site(&client);
     let (server, started_ms) = (site.default, client.started_ms);
@@ -355,7 +280,7 @@ mod tests {
         let client = Client::new(1, Address::Unix(Default::default()), 0, std::rc::Weak::new());
         let task = size_of_val(&serve(Incoming::new(crate::connection::socket::Socket::none()), client));
         println!("task {task}");
-        assert!(task <= 1152);
+        assert!(task <= 1100);
         assert!(size_of::<Request>() <= 2048 && size_of::<Facts>() <= 256 && size_of::<relay::Relay>() <= 384);
     }
 }

@@ -1,20 +1,13 @@
 //! MQTT in a session: who the client says it is, before a peer is chosen (`mqtt_preread`), and its CONNECT with other words in it
 //! (`mqtt_set_connect`). Only this first packet is looked at: what follows goes its way unread. From: the preread phase. To: `proxy`.
 
+use super::Session;
 use super::preread::read_until;
-use super::{Session, facts};
 use crate::log_error;
 use crate::modules::stream_mqtt::Field;
+use crate::stream::facts::Said;
+use crate::stream::facts::facts;
 use wire::mqtt::connect::{Changes, parse};
-
-/// What a client says of itself.
-#[derive(Debug)]
-pub struct Said {
-    /// Its identifier.
-    pub client: Box<[u8]>,
-    /// The user's name.
-    pub username: Option<Box<[u8]>>,
-}
 
 /// `mqtt_preread`: reads until the CONNECT is whole, or until it is clear that there is none. The error is the session's status.
 pub(super) async fn preread(session: &mut Session) -> Result<(), u16> {

@@ -44,7 +44,9 @@ pub fn hand_over(r: &mut Request) -> End {
     let fits = |l: &&crate::process_settings::ListenSpec| l.kind == SocketKind::Stream && is_for(&l.address, &address);
     let whole = snapshot.whole();
     let listen = whole.listens.iter().position(|l| fits(&l));
-    let listener = listen.and_then(|listen| Some((listen, crate::worker::listener_of(listen)?)));
+    let listener = listen.and_then(|listen| {
+        Some((listen, crate::worker::listener_at(&whole.listens[listen].address, SocketKind::Stream)?))
+    });
     let Some((listen, listener)) = listener else {
         log_error!(r, Error, "port not found for \"{text}\"");
         return End::Status(200);
@@ -77,10 +79,10 @@ pub async fn receive(incoming: Incoming, client: Rc<Client>, passes: usize) -> O
         crate::log::process_line(crate::log::error::Level::Error, format_args!("*{} stream pass cycle", client.number));
         return None;
     }
-    if crate::worker::stream_listen_of(&client).is_some() {
+    if crate::worker::is_of_stream(&client) {
         return begin(client, false).map(|r| Session { r, incoming });
     }
-    crate::connection::serve_http(Http1::new(incoming), client).await;
+    crate::connection::begin::serve_http(Http1::new(incoming), client).await;
     None
 }
 

@@ -1,9 +1,10 @@
 //! The preread phase: looks at what the client says first, before the content handler is chosen, and keeps it for the
 //! peer (nginx's `ngx_stream_ssl_preread_module`).
 
-use super::{Session, choose_server, facts};
+use super::{Session, choose_server};
 use crate::connection::incoming::Incoming;
 use crate::log_error;
+use crate::stream::facts::facts;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::task::Poll;

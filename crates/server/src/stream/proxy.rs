@@ -1,8 +1,8 @@
 //! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. From: the phases. Each try
 //! stands in `Request::attempts`, as those of `http` do.
 
+use super::Session;
 use super::relay::{self, Relay};
-use super::{Session, Totals, facts, note};
 use crate::config::complex::Complex;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, action};
@@ -13,6 +13,7 @@ use crate::log_error;
 use crate::modules::core::size_of;
 use crate::modules::stream_proxy::{Conf, Pass, ProxyHeader};
 use crate::request::Request;
+use crate::stream::facts::{Totals, facts, note};
 use crate::upstream::availability::Role;
 use crate::upstream::choose::{self, SelectedPeer};
 use crate::upstream::directives::parse_local;
@@ -37,7 +38,7 @@ const CONNECTING: &str = action::CONNECTING;
 pub const DROPPED: &str = "session dropped: its peer is removed, down or unhealthy";
 
 /// A peer that takes the session.
-pub struct Found {
+pub struct Reached {
     /// The peer.
     pub chosen: SelectedPeer,
     /// The connection to it, made secure if that is wanted: then it has its PROXY header as well.
@@ -47,7 +48,7 @@ pub struct Found {
     tries: Tries,
 }
 
-impl Found {
+impl Reached {
     /// The peer turned out not to be there.
     pub fn failed(&mut self, r: &mut Request) {
         self.tries.failed(r, &self.group, &self.chosen);
@@ -55,7 +56,7 @@ impl Found {
 }
 
 /// Finds a peer and connects. The error is the session's status.
-pub async fn find(r: &mut Request, conf: &Conf) -> Result<Found, u16> {
+pub async fn find(r: &mut Request, conf: &Conf) -> Result<Reached, u16> {
     facts(r).proxied = true;
     let local = local_address(r, conf);
     let group = group(r, conf).await?;
@@ -69,7 +70,7 @@ pub async fn handle(session: &mut Session) -> u16 {
     let began_ms = clock::wall_ms();
     // What there was to try is over: it takes no room while the session goes on.
     let (chosen, socket, group) = match Box::pin(find(&mut session.r, conf)).await {
-        Ok(Found { chosen, socket, group, .. }) => (chosen, socket, group),
+        Ok(Reached { chosen, socket, group, .. }) => (chosen, socket, group),
         Err(status) => return status,
     };
     let started_ms = clock::monotonic_ms();
@@ -135,7 +136,7 @@ fn has_port(target: &str) -> bool {
 }
 
 /// Asks peers until one takes the connection. The error is the session's status.
-async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Option<SocketAddr>) -> Result<Found, u16> {
+async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Option<SocketAddr>) -> Result<Reached, u16> {
     let mut tries = Tries::begin(&group, &conf.upstream).await;
     facts(r).action = CONNECTING;
     loop {
@@ -163,7 +164,7 @@ async fn find_peer(r: &mut Request, conf: &Conf, group: Arc<Group>, local: Optio
                 if let Some(sticky) = &group.sticky {
                     sticky.connected(r, &chosen.peer.session_id());
                 }
-                return Ok(Found { chosen, socket, group, tries });
+                return Ok(Reached { chosen, socket, group, tries });
             }
             Err(failure) => {
                 r.attempts.current().response_ms = Some(clock::monotonic_ms() - started);
@@ -248,7 +249,7 @@ async fn relay_with(
     if r.error_log().enabled(Level::Info)
         && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
     {
-        let local = crate::listen::local_address(peer.as_fd());
+        let local = crate::listen::address::local_address(peer.as_fd());
         note(r, Level::Info, format_args!("proxy {local} connected to {name}"));
     }
     if !*r.conf().stream_core.tcp_nodelay {
@@ -274,8 +275,8 @@ async fn relay_with(
     let mut relay = Relay {
         timeout: *conf.own.timeout,
         half_close: *conf.own.half_close,
-        up: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.upload_rate), began_ms, first),
-        down: relay::Flow::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
+        up: relay::Direction::new(*conf.own.buffer_size, size_of(r, &conf.own.upload_rate), began_ms, first),
+        down: relay::Direction::new(*conf.own.buffer_size, size_of(r, &conf.own.download_rate), began_ms, Vec::new()),
         started_ms: clock::monotonic_ms(),
     };
     let version = Cell::new(None);

@@ -18,7 +18,7 @@ const FULL_READS: u8 = 8;
 const SMALL: usize = CAPACITY / 8;
 
 /// One direction.
-pub struct Flow {
+pub struct Direction {
     buffer: Vec<u8>,
     at: usize,
     size: usize,
@@ -55,9 +55,9 @@ pub struct Relay {
     /// Each direction ends on its own.
     pub half_close: bool,
     /// From the client.
-    pub up: Flow,
+    pub up: Direction,
     /// To the client.
-    pub down: Flow,
+    pub down: Direction,
     /// When it began, ms of the monotonic clock.
     pub started_ms: u64,
 }
@@ -112,13 +112,13 @@ impl Pace {
     }
 }
 
-impl Flow {
+impl Direction {
     /// A direction in which `first` is to be sent before anything is read. `rate` 0: no limit. `began_ms` is the wall
     /// clock that the rate counts from.
-    pub fn new(size: u64, rate: u64, began_ms: u64, first: Vec<u8>) -> Flow {
+    pub fn new(size: u64, rate: u64, began_ms: u64, first: Vec<u8>) -> Direction {
         let pace = Pace::new(rate, began_ms);
         let received = first.len() as u64;
-        Flow {
+        Direction {
             buffer: first,
             at: 0,
             size: size.max(1) as usize,

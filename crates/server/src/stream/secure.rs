@@ -1,7 +1,7 @@
 //! TLS of a session's client: the handshake that `http` has as well, and what the session makes of it (nginx's
 //! `ngx_stream_ssl_module`). From: the access phase. To: the preread phase, which sees plain bytes.
 
-use super::{Session, choose_server, facts};
+use super::{Session, choose_server};
 use crate::connection::arrival::Arrival;
 use crate::connection::handshake::{self, Accepted};
 use crate::log::error::Level;
@@ -9,6 +9,7 @@ use crate::log_error;
 use crate::modules::ssl::{self, Trouble};
 use crate::request::Request;
 use crate::status;
+use crate::stream::facts::facts;
 use std::io;
 
 /// Accepts TLS, goes on with the server that was asked for, and looks at the client's certificate. The error is the session's status.

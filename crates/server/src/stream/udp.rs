@@ -2,15 +2,17 @@
 //! nginx's `ngx_stream_proxy_module`). From: `listen::datagram`. Each datagram is passed on whole or lost.
 
 use super::relay::Pace;
-use super::{Totals, begin, checks, close, content_handler, facts, note, proxy};
+use super::{begin, checks, close, content_handler, proxy};
 use crate::connection::Client;
 use crate::listen::datagram::Flow;
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::core::size_of;
+use crate::modules::lua;
 use crate::modules::stream_core::Handler;
 use crate::modules::stream_proxy::Conf;
 use crate::request::Request;
+use crate::stream::facts::{Totals, facts, note};
 use crate::upstream::choose;
 use runtime::clock;
 use runtime::io::{Interest, Registration};
@@ -39,16 +41,19 @@ pub async fn serve(flow: Rc<Flow>, client: Rc<Client>) {
     flow.release();
 }
 
-async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
+async fn content(r: &mut Request, flow: &Rc<Flow>, first: Box<[u8]>) -> u16 {
+    let mut first = Some(first);
     if r.conf().lua.preread.is_some() {
-        log_error!(r, Error, "preread_by_lua* does not read datagrams yet");
-        return 500;
+        facts(r).action = "prereading client data";
+        if let Err(status) = Box::pin(lua::stream::preread_datagrams(r, flow, &mut first)).await {
+            return status;
+        }
     }
     match content_handler(r) {
         Handler::Return => {
             let snapshot = r.snapshot.clone();
             let text = snapshot.location(r.location).conf.stream_core.text.eval(r);
-            facts(r).received += first.len() as u64;
+            facts(r).received += first.map_or(0, |first| first.len() as u64);
             if r.has_fault() {
                 return 500;
             }
@@ -60,16 +65,13 @@ async fn content(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
             200
         }
         Handler::Proxy => proxied(r, flow, first).await,
-        Handler::Lua => {
-            log_error!(r, Error, "content_by_lua* does not serve datagrams yet");
-            500
-        }
+        Handler::Lua => Box::pin(lua::stream::handle_datagrams(r, flow, first)).await,
         Handler::Pass | Handler::None => 500,
     }
 }
 
 /// `proxy_pass`
-async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
+async fn proxied(r: &mut Request, flow: &Flow, first: Option<Box<[u8]>>) -> u16 {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
@@ -87,7 +89,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Box<[u8]>) -> u16 {
     let version = Cell::new(None);
     let mut exchange = Exchange {
         flow,
-        first: Some(first),
+        first,
         conf,
         peer: Peer { fd, registration },
         header,

@@ -2,7 +2,7 @@
 //! something behind them.
 
 use super::ciphers;
-use crate::modules::ssl::Protocols;
+use crate::tls::settings::Protocols;
 use rustls::SupportedCipherSuite;
 
 /// What can be set twice: by a directive of its own, and by a command, which wins.

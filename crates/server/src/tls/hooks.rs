@@ -8,18 +8,18 @@
 //! ```
 
 use super::server::Context;
+use super::settings::Protocols;
 use crate::connection::Client;
 use crate::connection::handshake::{self, Facts};
 use crate::log::error::Level;
-use crate::modules;
-use crate::modules::lua::ssl;
 use crate::request::Request;
 use crate::request::route::Site;
 use crate::snapshot::{ServerId, ThreadSnapshot};
 use rustls::{AlertDescription as Alert, ServerConfig};
+use std::any::Any;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::task::{Context as Task, Poll, Waker};
 use wire::tls::ClientHello;
 
@@ -50,7 +50,18 @@ pub struct Asked<'h> {
     /// The handshake is all that the client wants.
     pub is_all: bool,
     /// What programs in Lua keep.
-    pub lua: ssl::Kept,
+    pub lua: Kept,
+}
+
+/// What programs in Lua keep for one handshake.
+#[derive(Default)]
+pub struct Kept {
+    /// What would be the connection's first request: `ngx.ctx` is its.
+    pub request: Option<Box<Request>>,
+    /// What `set_protocols` said.
+    pub protocols: Option<Protocols>,
+    /// Where the library puts the session that a program is to keep; what it is, is the program's business.
+    pub kept: Option<Arc<dyn Any + Send + Sync>>,
 }
 
 /// A handshake is refused.
@@ -102,7 +113,7 @@ impl<'h> Asked<'h> {
             context: None,
             config: None,
             is_all: false,
-            lua: ssl::Kept::default(),
+            lua: Kept::default(),
         }
     }
 
@@ -137,25 +148,56 @@ pub fn server_by_name(asked: &mut Asked<'_>) -> Verdict {
     Ok(())
 }
 
+/// Who looks at a handshake that has come to its good end.
+type Look = fn(&mut Asked<'_>);
+
+/// The lists of hooks.
+struct Hooks {
+    client_hello: &'static [Hook],
+    certificate: &'static [Hook],
+    shaken: &'static [Look],
+}
+
+static HOOKS: OnceLock<Hooks> = OnceLock::new();
+
+/// Takes the hooks for which the ClientHello is enough, those that settle which certificate is shown, and those that look at the good end,
+/// in their orders; the first lists stay.
+pub fn install(client_hello: &'static [Hook], certificate: &'static [Hook], shaken: &'static [Look]) {
+    let _ = HOOKS.set(Hooks { client_hello, certificate, shaken });
+}
+
+fn of_client_hello() -> &'static [Hook] {
+    HOOKS.get().map_or(&[], |hooks| hooks.client_hello)
+}
+
+fn of_certificate() -> &'static [Hook] {
+    HOOKS.get().map_or(&[], |hooks| hooks.certificate)
+}
+
 /// Asks the hooks for which the ClientHello is enough.
 pub async fn client_hello(asked: &mut Asked<'_>) -> Verdict {
-    run(modules::CLIENT_HELLO_HOOKS, asked).await
+    run(of_client_hello(), asked).await
 }
 
 /// Asks the hooks that settle which certificate is shown. Gives what the library goes by.
 pub async fn certificate(asked: &mut Asked<'_>) -> Result<Arc<ServerConfig>, Refused> {
-    run(modules::CERTIFICATE_HOOKS, asked).await?;
+    run(of_certificate(), asked).await?;
     settled(asked)
+}
+
+/// Tells the hooks that look at it that the handshake has come to its good end.
+pub fn shaken(asked: &mut Asked<'_>) {
+    HOOKS.get().map_or(&[][..], |hooks| hooks.shaken).iter().for_each(|hook| hook(asked));
 }
 
 /// The same as [`client_hello`], where nothing can wait.
 pub fn client_hello_at_once(asked: &mut Asked<'_>) -> Verdict {
-    run_at_once(modules::CLIENT_HELLO_HOOKS, asked)
+    run_at_once(of_client_hello(), asked)
 }
 
 /// The same as [`certificate`], where nothing can wait.
 pub fn certificate_at_once(asked: &mut Asked<'_>) -> Result<Arc<ServerConfig>, Refused> {
-    run_at_once(modules::CERTIFICATE_HOOKS, asked)?;
+    run_at_once(of_certificate(), asked)?;
     settled(asked)
 }
 

@@ -20,6 +20,7 @@ pub mod pem;
 pub mod quic;
 pub mod server;
 pub mod sessions;
+pub mod settings;
 pub mod suites;
 pub mod tickets;
 pub mod verify;

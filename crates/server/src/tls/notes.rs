@@ -3,9 +3,12 @@
 
 use rustls::server::StoresServerSessions;
 use rustls::sign::{Signer, SigningKey};
-use rustls::{SignatureAlgorithm, SignatureScheme};
+use rustls::{KeyLog, SignatureAlgorithm, SignatureScheme};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+
+/// Bytes of a secret, at most: a hash.
+pub const MOST_SECRET: usize = 48;
 
 /// What was noted.
 #[derive(Clone, Debug, Default)]
@@ -18,7 +21,15 @@ pub struct Notes {
     pub session_id: Option<Vec<u8>>,
 }
 
+/// What the keys of a TLS 1.3 connection come from at first: for one that is to be parked (`connection::tls::secrets`).
+pub struct Traffic {
+    ours: [u8; MOST_SECRET],
+    theirs: [u8; MOST_SECRET],
+    length: u8,
+}
+
 thread_local! {
+    static TRAFFIC: RefCell<Option<Box<Traffic>>> = const { RefCell::new(None) };
     static SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
     static CLIENT_SIGNED: Cell<Option<SignatureScheme>> = const { Cell::new(None) };
     static SESSION: RefCell<Option<Vec<u8>>> = const { RefCell::new(None) };
@@ -41,6 +52,60 @@ pub fn take(into: &mut Notes) {
     into.client_signed_by = CLIENT_SIGNED.take().or(into.client_signed_by);
     if let Some(id) = SESSION.take() {
         into.session_id = Some(id);
+    }
+}
+
+impl Traffic {
+    /// Of what the server sends.
+    pub fn ours(&self) -> &[u8] {
+        &self.ours[..usize::from(self.length)]
+    }
+
+    /// Of what the client sends.
+    pub fn theirs(&self) -> &[u8] {
+        &self.theirs[..usize::from(self.length)]
+    }
+}
+
+impl Drop for Traffic {
+    fn drop(&mut self) {
+        for secret in [&mut self.ours, &mut self.theirs] {
+            secret.fill(0);
+            // What is seen by nobody else would not be written.
+            std::hint::black_box(secret);
+        }
+    }
+}
+
+/// The secrets that were made since the last time.
+pub fn take_traffic() -> Option<Box<Traffic>> {
+    TRAFFIC.take()
+}
+
+/// Notes the secrets of connections.
+#[derive(Debug)]
+pub struct NoteSecrets;
+
+const OURS: &str = "SERVER_TRAFFIC_SECRET_0";
+const THEIRS: &str = "CLIENT_TRAFFIC_SECRET_0";
+
+impl KeyLog for NoteSecrets {
+    fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
+        let length = secret.len();
+        if length > MOST_SECRET {
+            return;
+        }
+        TRAFFIC.with_borrow_mut(|noted| {
+            let empty = || Box::new(Traffic { ours: [0; MOST_SECRET], theirs: [0; MOST_SECRET], length: 0 });
+            let noted = noted.get_or_insert_with(empty);
+            let into = if label == OURS { &mut noted.ours } else { &mut noted.theirs };
+            into[..length].copy_from_slice(secret);
+            noted.length = length as u8;
+        });
+    }
+
+    fn will_log(&self, label: &str) -> bool {
+        label == OURS || label == THEIRS
     }
 }
 

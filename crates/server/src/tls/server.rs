@@ -14,11 +14,11 @@ use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
 use crate::config::Subsystem;
 use crate::fetch::Fetch;
-use crate::modules::ssl::{Alpn, Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
+use crate::tls::settings::{Alpn, Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
 use rustls::sign::CertifiedKey;
-use rustls::{CipherSuite, DistinguishedName, ServerConfig};
+use rustls::{CipherSuite, DistinguishedName, NoKeyLog, ServerConfig};
 use std::sync::Arc;
 use wire::tls::is_grease;
 
@@ -59,6 +59,8 @@ pub struct Context {
     pub staples: Vec<Arc<Staple>>,
     /// The certificates, but those of which the names have variables.
     pub certificates: Vec<Held>,
+    /// What sessions of this server belong to.
+    pub scope: Scope,
     /// How clients are asked for their certificates, if they are.
     asker: Option<Arc<AskClient>>,
 }
@@ -100,6 +102,8 @@ impl Context {
         config.send_half_rtt_data = base.send_half_rtt_data;
         config.send_tls13_tickets = base.send_tls13_tickets;
         config.cert_compressors.clone_from(&base.cert_compressors);
+        config.enable_secret_extraction = base.enable_secret_extraction;
+        config.key_log = base.key_log.clone();
         Ok(Arc::new(config))
     }
 }
@@ -167,6 +171,9 @@ fn try_build(
     let mut config =
         builder.with_cert_resolver(Arc::new(Certificates::new(certificates.into_iter().zip(staples.iter().cloned()))));
     config.ignore_client_order = options.server_preference;
+    // A connection that is to be parked goes on without the library (`connection::tls`).
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(notes::NoteSecrets);
     config.alpn_protocols = alpn(&conf.alpn);
     config.send_tls13_tickets = options.ticket_count;
     if !*conf.certificate_compression {
@@ -192,6 +199,7 @@ fn try_build(
         ocsp,
         staples: staples.into_iter().flatten().collect(),
         certificates: held,
+        scope,
         asker,
     })
 }
@@ -209,6 +217,7 @@ fn alpn(offered: &Alpn) -> Vec<Vec<u8>> {
 /// QUIC limits early data by its own means, and the protocol must be agreed on (RFC 9001 sections 4.6.1, 8.1).
 fn for_quic(config: &ServerConfig, offered: QuicProtocols) -> ServerConfig {
     let mut config = config.clone();
+    config.key_log = Arc::new(NoKeyLog);
     let all = [(offered.h3, wire::http3::ALPN), (offered.hq, wire::http3::ALPN_HQ)];
     config.alpn_protocols = all.iter().filter(|(on, _)| *on).map(|(_, name)| name.to_vec()).collect();
     if config.alpn_protocols.is_empty() {

@@ -43,6 +43,16 @@ impl AtomicAvailability {
         Availability(self.0.load(Relaxed))
     }
 
+    /// All of it, for another process.
+    pub fn bits(&self) -> u64 {
+        self.0.load(Relaxed)
+    }
+
+    /// What another process found, unless something was found here meanwhile.
+    pub fn take_over(&self, bits: u64) {
+        let _ = self.0.compare_exchange(0, bits, Relaxed, Relaxed);
+    }
+
     fn set(&self, bits: u64, on: bool) {
         if on {
             self.0.fetch_or(bits, Relaxed);

@@ -8,15 +8,15 @@ use super::live::Live;
 use super::peer::{Peer, Times};
 use super::queue::Queue;
 use super::shed::Permit;
-use crate::modules::lua::balancer;
+use crate::modules::lua::chunk::Program;
 use crate::request::Request;
 use balance::{Choice, FULL_RAMP, Latency, Peers, Tried, Weights, ip_hash_key};
 use runtime::clock;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
+use std::sync::{Arc, OnceLock};
 
 /// Peers of one rank as the methods see them, at one moment.
 struct View<'t> {
@@ -322,6 +322,27 @@ impl SelectedPeer {
     }
 }
 
+/// What became of asking a program.
+pub enum ProgramChoice {
+    /// This peer.
+    Peer(SelectedPeer),
+    /// Whomever the group's method takes.
+    Usual,
+    /// Nobody: the request ends with this status.
+    Refused(u16),
+}
+
+/// Asks a group's program whom to ask.
+pub type Ask = fn(&mut Request, &Group, &Program, &mut Selection) -> ProgramChoice;
+
+/// What runs programs that choose peers. Those name requests and groups, and are not named here.
+static PROGRAMS: OnceLock<Ask> = OnceLock::new();
+
+/// Takes what runs programs; the first stays.
+pub fn install(ask: Ask) {
+    let _ = PROGRAMS.set(ask);
+}
+
 /// What of a request has a say in the choice.
 #[derive(Clone, Copy)]
 struct SelectionKey<'r> {
@@ -334,10 +355,11 @@ struct SelectionKey<'r> {
 /// The next peer for a request; none when there is no usable one left.
 pub fn choose(r: &mut Request, group: &Arc<Group>, selection: &mut Selection) -> Option<SelectedPeer> {
     if let Some(program) = &group.balancer {
-        match balancer::ask(r, group, program, selection) {
-            balancer::Answer::Peer(chosen) => return Some(chosen),
-            balancer::Answer::Usual => {}
-            balancer::Answer::Refused(status) => {
+        let ask = PROGRAMS.get().expect("who has read the program has said how it is asked");
+        match ask(r, group, program, selection) {
+            ProgramChoice::Peer(chosen) => return Some(chosen),
+            ProgramChoice::Usual => {}
+            ProgramChoice::Refused(status) => {
                 selection.said.refused = Some(status);
                 return None;
             }

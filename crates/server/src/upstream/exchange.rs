@@ -7,6 +7,7 @@ use super::failure::Failure;
 use super::fastcgi::Records;
 use super::framing::Framing;
 use super::http2;
+use super::http3;
 use super::job::{Job, Protocol};
 use super::memcached::Reply;
 use super::pool::{self, Connection, InUse};
@@ -72,7 +73,7 @@ pub async fn ask(
 ) -> Result<Answer, (Failure, SelectedPeer)> {
     let started_ms = clock::monotonic_ms();
     let in_use = pool::begin(&job.group);
-    let shared = matches!(job.protocol, Protocol::Http2(_));
+    let shared = matches!(job.protocol, Protocol::Http2(_) | Protocol::Http3(_));
     let usable = !fresh && !shared && job.keepalive;
     let idle = if usable { pool::take(&job.group, &chosen.peer, job.identity()) } else { None };
     let reused = idle.is_some();
@@ -80,6 +81,9 @@ pub async fn ask(
         Some(c) => {
             r.attempts.current().connect_ms = Some(0);
             Ok(c)
+        }
+        None if matches!(job.protocol, Protocol::Http3(_)) => {
+            Box::pin(http3::open(r, job, conf, &chosen, fresh, started_ms)).await
         }
         None if shared => Box::pin(http2::open(r, job, conf, &chosen, fresh, started_ms)).await,
         None => open(r, job, conf, &chosen, started_ms).await,
@@ -92,7 +96,7 @@ pub async fn ask(
     match &job.protocol {
         Protocol::FastCgi(f) => connection.framing = Framing::Records(Box::new(Records::new(f.keep))),
         Protocol::Memcached(asked) => connection.framing = Framing::Reply(Box::new(Reply::new(asked.clone()))),
-        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Cgi(_) | Protocol::Tunnel => {}
+        Protocol::Http1(_) | Protocol::Http2(_) | Protocol::Http3(_) | Protocol::Cgi(_) | Protocol::Tunnel => {}
     }
     if matches!(job.protocol, Protocol::Tunnel) {
         // Nothing is said by us.

@@ -1,9 +1,8 @@
 //! What stands between a connection to a peer and whoever reads its answer: nothing (HTTP/1), records (FastCGI), lines (memcached), or a stream
-//! of a connection that requests share (HTTP/2). `exchange` and `relay` see bytes of a head and a body in every case.
+//! of a connection that requests share (HTTP/2, HTTP/3). `exchange` and `relay` see bytes of a head and a body in every case.
 
 use super::failure::Failure;
 use super::fastcgi::{self, Records};
-use super::http2::Stream;
 use super::job::Job;
 use super::memcached::{self, Reply};
 use super::pool::Connection;
@@ -22,8 +21,36 @@ pub enum Framing {
     Records(Box<Records>),
     /// memcached.
     Reply(Box<Reply>),
-    /// HTTP/2: the connection's own socket is none.
-    Stream(Box<Stream>),
+    /// HTTP/2 and HTTP/3: the connection's own socket is none.
+    Stream(Box<dyn AnswerStream>),
+}
+
+/// A request's stream of a connection that others use too. Its answer's head is read as text.
+pub trait AnswerStream {
+    /// Takes what has come; 0: nothing more comes. Otherwise the running task is woken then.
+    fn poll_read(&mut self, buf: &mut Vec<u8>) -> Poll<usize>;
+    /// Ready when there is something to read, or nothing more comes.
+    fn poll_news(&mut self) -> Poll<()>;
+    /// Whether the answer is complete.
+    fn has_ended(&self) -> bool;
+    /// Whether it came to nothing.
+    fn is_broken(&self) -> bool;
+    /// Sends on what is left of the request's body.
+    fn poll_upload(
+        &mut self,
+        r: &mut Request,
+        cx: &mut Context<'_>,
+        conf: &UpstreamSettings,
+    ) -> Poll<Result<(), Failure>>;
+    /// Whether some of it is left.
+    fn is_uploading(&self) -> bool;
+    /// The answer's trailers become the request's to pass on.
+    fn keep_trailers(&mut self, r: &mut Request);
+    /// Nothing came in time. If nothing at all came on the connection meanwhile, the peer may be gone: others need not wait for it
+    /// too.
+    fn note_timeout(&self);
+    /// Logs, once, what went wrong. Gives what that means for the try.
+    fn complain(&mut self, r: &mut Request) -> Option<Failure>;
 }
 
 impl Connection {

@@ -118,7 +118,7 @@ impl Try<'_> {
                 Err("upstream switched protocols though nobody asked it to".to_owned())
             }
             Protocol::Http1(_) | Protocol::Memcached(_) | Protocol::Tunnel => Ok(()),
-            Protocol::Http2(_) => {
+            Protocol::Http2(_) | Protocol::Http3(_) => {
                 super::http2::head::complete(head);
                 Ok(())
             }

@@ -63,6 +63,9 @@ impl Job {
         if let Some(local) = changes.local {
             (self.local, self.keepalive) = (Some(local), false);
         }
+        if let (Protocol::Http3(secure), Some(name)) = (&mut self.protocol, &changes.name) {
+            secure.rename(name);
+        }
         if let Protocol::Http1(secure) | Protocol::Http2(secure) = &mut self.protocol {
             match (&secure, changes.tls) {
                 (None, Some(true)) => {
@@ -98,6 +101,7 @@ impl Job {
     pub(super) fn secure(&self) -> Option<&Secure> {
         match &self.protocol {
             Protocol::Http1(secure) | Protocol::Http2(secure) | Protocol::Cgi(secure) => secure.as_deref(),
+            Protocol::Http3(secure) => Some(secure),
             Protocol::FastCgi(_) | Protocol::Memcached(_) | Protocol::Tunnel => None,
         }
     }
@@ -122,6 +126,8 @@ pub enum Protocol {
     Http1(Option<Box<Secure>>),
     /// HTTP/2: the head is a list of `http2::fields`.
     Http2(Option<Box<Secure>>),
+    /// HTTP/3: the head is the same list.
+    Http3(Box<Secure>),
     /// FastCGI.
     FastCgi(FastCgi),
     /// Something else whose answers are CGI's, and whose requests are a head and a body: uwsgi, SCGI.

@@ -18,6 +18,7 @@ pub mod framing;
 pub mod group;
 mod head;
 pub mod http2;
+pub mod http3;
 pub mod job;
 pub mod live;
 pub mod memcached;
@@ -34,11 +35,15 @@ pub mod secure;
 mod send;
 pub mod servers;
 pub mod settings;
+pub mod sharing;
 pub mod shed;
 mod spool;
+pub mod sticky;
 pub mod store;
 pub mod tries;
 pub mod tunnel;
+mod upload;
+mod wait;
 
 use crate::request::{Request, Text};
 use crate::snapshot::ThreadSnapshot;
@@ -204,5 +209,5 @@ fn client_nodelay(r: &mut Request) {
 /// A thread takes a new snapshot: idle connections of groups that are gone are closed.
 pub fn adopt(snapshot: &Rc<ThreadSnapshot>) {
     pool::retain(snapshot);
-    http2::sharing::retain(snapshot);
+    sharing::retain(snapshot);
 }

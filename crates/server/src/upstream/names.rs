@@ -4,7 +4,7 @@ use super::group::Group;
 use crate::connection::Address;
 use crate::log_error;
 use crate::request::Request;
-use crate::request::phases::Verdict;
+use crate::request::steps::Verdict;
 use crate::resolve::{Counters, Resolver, ResolverConfig};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};

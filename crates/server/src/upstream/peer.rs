@@ -254,6 +254,52 @@ pub fn state_of(group: &str, peer: &str, ordinal: usize) -> Arc<PeerState> {
     state
 }
 
+/// The kind of what is said of peers between processes.
+pub const ZONE: &[u8] = b"peers";
+
+/// For another process: failures of peers, what checks and operators say of them.
+pub fn leave(say: &mut dyn FnMut(Vec<u8>)) {
+    let mut rows = heir::Writer::default();
+    let guard = STATES.lock().expect("nothing panics while it is locked");
+    for ((group, peer, ordinal), state) in guard.iter().flatten() {
+        let Some(state) = state.upgrade() else { continue };
+        let Failures { count, accessed_s, checked_s } = state.failures();
+        rows.bytes(group.as_bytes());
+        rows.bytes(peer.as_bytes());
+        let numbers = [*ordinal as u64, count.into(), accessed_s, checked_s, state.availability.bits()];
+        numbers.into_iter().for_each(|number| rows.number(number));
+    }
+    drop(guard);
+    say(heir::Frame::Zone(ZONE, b"", &rows.done()).write());
+}
+
+/// What another process said of peers.
+pub fn settle(rows: &[u8]) {
+    let mut r = heir::Reader::new(rows);
+    while !r.is_done() {
+        if settle_one(&mut r).is_none() {
+            return;
+        }
+    }
+}
+
+fn settle_one(r: &mut heir::Reader<'_>) -> Option<()> {
+    let (group, peer) = (r.bytes()?, r.bytes()?);
+    let ordinal = usize::try_from(r.number()?).ok()?;
+    let count = u32::try_from(r.number()?).ok()?;
+    let failures = Failures { count, accessed_s: r.number()?, checked_s: r.number()? };
+    let bits = r.number()?;
+    let guard = STATES.lock().expect("nothing panics while it is locked");
+    let is_it = |(g, p, o): &StateKey| g.as_bytes() == group && p.as_bytes() == peer && *o == ordinal;
+    let state = guard.iter().flatten().find(|(key, _)| is_it(key)).and_then(|(_, state)| state.upgrade());
+    drop(guard);
+    if let Some(state) = state {
+        state.set_failures(failures);
+        state.availability.take_over(bits);
+    }
+    Some(())
+}
+
 /// The numbers of a group's states that have connections in use, also of peers that are no more in it. `group`: its key.
 pub fn in_use(group: &str) -> Vec<u32> {
     let guard = STATES.lock().expect("nothing panics while it is locked");

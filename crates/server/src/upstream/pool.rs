@@ -124,7 +124,7 @@ pub fn keep_known(group: &Group, tiers: &Tiers) {
             pool.keep_known(tiers);
         }
     });
-    super::http2::sharing::keep_known(group, tiers);
+    super::sharing::keep_known(group, tiers);
 }
 
 /// Counts a connection as in use.

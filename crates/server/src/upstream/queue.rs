@@ -1,22 +1,11 @@
-//! `queue`: requests that find no peer with room wait for one, first come first served, for all threads. From: `choose` had
-//! nobody. A connection that ends calls the first in the row; the rest is looked at now and then, since peers also come
-//! back by themselves.
+//! `queue`: requests that find no peer with room wait for one, first come first served, for all threads. A connection that
+//! ends calls the first in the row. How a request stands in it is in `wait`.
 
-use super::choose::{self, SelectedPeer, Selection};
-use super::exchange::poll_client_gone;
-use super::group::Group;
-use crate::request::Request;
-use runtime::clock;
-use runtime::timer::Timer;
 use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
-
-/// How often the first in the row looks without having been called.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// `queue NUMBER [timeout=TIME]`
 #[derive(Clone, Debug)]
@@ -142,45 +131,6 @@ impl Drop for Place {
         drop(row);
         // There may be room for one more, and a call that came too late is the next one's.
         self.queue.call();
-    }
-}
-
-/// Waits for a peer. The selection begins anew with every look.
-pub async fn wait(
-    r: &mut Request,
-    group: &Arc<Group>,
-    line: &Line,
-    selection: &mut Selection,
-) -> Result<SelectedPeer, InVain> {
-    let place = line.queue.enter(line.most).ok_or(InVain::NoRoom)?;
-    let end_ms = clock::monotonic_ms() + line.timeout.as_millis() as u64;
-    let timer = Timer::new();
-    loop {
-        let left = Duration::from_millis(end_ms.saturating_sub(clock::monotonic_ms()));
-        if left.is_zero() {
-            return Err(InVain::NoRoom);
-        }
-        timer.set(left.min(LOOK));
-        let gone = poll_fn(|cx| {
-            if poll_client_gone(r, cx).is_ready() {
-                return Poll::Ready(true);
-            }
-            if place.poll_called(cx).is_ready() || timer.poll_expired(cx).is_ready() {
-                return Poll::Ready(false);
-            }
-            Poll::Pending
-        })
-        .await;
-        if gone {
-            return Err(InVain::ClientGone);
-        }
-        if !place.is_first() {
-            continue;
-        }
-        *selection = Selection::begin(group).0;
-        if let Some(chosen) = choose::choose(r, group, selection) {
-            return Ok(chosen);
-        }
     }
 }
 

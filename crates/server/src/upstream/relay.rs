@@ -7,7 +7,8 @@ use super::settings::{UpstreamSettings, next};
 use super::spool::Spool;
 use crate::connection::{action, pool as buffers};
 use crate::log_error;
-use crate::request::filter::{self, Chunk};
+use crate::request::chunk::Chunk;
+use crate::request::filter;
 use crate::request::flow::{self, Flush};
 use crate::request::headers::KnownHeader as K;
 use crate::request::pending::Pending;
@@ -336,7 +337,7 @@ impl Relay<'_> {
                 filter::resume_stuffed(r).map_err(|e| r.broken(&e))
             } else {
                 // A file that nobody looks into goes as a whole.
-                let most = if r.wants_bytes() { filter::PIECE } else { u64::MAX };
+                let most = if r.wants_bytes() { crate::request::chunk::PIECE } else { u64::MAX };
                 self.backlog.take(most).map_or(Ok(()), |part| r.send_body(part.chunk(), false))
             };
             self.sent(r, sent)?;

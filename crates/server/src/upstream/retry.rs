@@ -4,10 +4,11 @@ use super::choose::SelectedPeer;
 use super::exchange::{self, Answer};
 use super::failure::{Failure, Side};
 use super::job::{Job, JobBody};
-use super::queue::{self, InVain};
+use super::queue::InVain;
 use super::settings::{UpstreamSettings, next};
-use super::shed::{self, Permit, Refused};
+use super::shed::{Permit, Refused};
 use super::tries::Tries;
+use super::wait;
 use crate::connection::action;
 use crate::health::passive;
 use crate::log_error;
@@ -122,7 +123,7 @@ async fn admit(r: &mut Request, job: &Job) -> Result<Option<Permit>, Verdict> {
         && let Some(line) = line
     {
         r.spent.enter(Part::Queue);
-        let waited = Box::pin(shed::wait(r, shed, line, priority)).await;
+        let waited = Box::pin(wait::for_room(r, shed, line, priority)).await;
         r.spent.enter(Part::Own);
         match waited {
             Ok(permit) => return Ok(Some(permit)),
@@ -156,7 +157,7 @@ async fn choose_or_wait(r: &mut Request, job: &Job, tries: &mut Tries) -> Result
         return Ok(Some(chosen));
     }
     r.spent.enter(Part::Queue);
-    let waited = Box::pin(queue::wait(r, &job.group, line, &mut tries.selection)).await;
+    let waited = Box::pin(wait::for_peer(r, &job.group, line, &mut tries.selection)).await;
     r.spent.enter(Part::Connect);
     match waited {
         Ok(chosen) => Ok(Some(chosen)),

@@ -8,17 +8,48 @@ use crate::connection::action;
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log_error;
-use crate::modules::lua;
 use crate::request::Request;
 use crate::status::ssl;
 use crate::tls::client::{Distrust, Secure};
 use crate::tls::verify::Failure as Distrusted;
 use runtime::clock;
 use runtime::timer::Timer;
-use rustls::HandshakeKind;
-use std::future::poll_fn;
+use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, HandshakeKind};
+use std::future::{Future, poll_fn};
 use std::io;
+use std::pin::Pin;
+use std::sync::{Arc, OnceLock};
 use std::task::Poll;
+
+/// The request's server does not go on with the handshake; why has been logged.
+pub struct Refused;
+
+/// What a program in Lua says in a handshake, once it has run.
+pub type Said<'r, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + 'r>>;
+
+/// Judges a peer's certificates: gets what the check has made of them, and gives what is thought of them, and whether the program has said so.
+type Judge = for<'r> fn(&'r mut Request, &'r ClientConfig, Vec<CertificateDer<'static>>, i64) -> Said<'r, (i64, bool)>;
+
+/// What runs programs in handshakes with peers (`modules::lua::upstream`).
+pub struct Programs {
+    /// Gives the settings for the handshake, with the certificate that the program gives.
+    pub certificate: for<'r> fn(&'r mut Request, Arc<ClientConfig>) -> Said<'r, Arc<ClientConfig>>,
+    /// Runs the program that judges a peer's certificates.
+    pub verify: Judge,
+}
+
+/// They name requests, and are not named here.
+static PROGRAMS: OnceLock<Programs> = OnceLock::new();
+
+/// Takes what runs programs; the first stays.
+pub fn install(programs: Programs) {
+    let _ = PROGRAMS.set(programs);
+}
+
+fn programs(wanted: bool) -> Option<&'static Programs> {
+    PROGRAMS.get().filter(|_| wanted)
+}
 
 /// Makes a connection secure: the peer is who it must be when this has gone well.
 pub async fn shake(
@@ -31,7 +62,11 @@ pub async fn shake(
 ) -> Result<Socket, Failure> {
     r.action = action::SHAKING_UPSTREAM;
     let peer = &chosen.peer.state;
-    let Ok(config) = lua::upstream::certificate(r, secure.config()).await else {
+    let config = match programs(r.conf().lua.proxy_ssl_certificate.is_some()) {
+        Some(programs) => (programs.certificate)(r, secure.config()).await,
+        None => Ok(secure.config()),
+    };
+    let Ok(config) = config else {
         log_error!(r, Error, "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)");
         return Err(failed());
     };
@@ -79,13 +114,13 @@ pub async fn shake(
     }
     let chain = tls.state().peer_certificates().unwrap_or_default();
     let mut judged = secure.verify(chain, clock::wall_seconds());
-    if lua::upstream::judges(r) {
+    if let Some(programs) = programs(r.conf().lua.proxy_ssl_verify.is_some()) {
         let chain = chain.iter().map(|c| c.clone().into_owned()).collect();
         let result = match &judged {
             Err(Distrust::Chain(failure)) => i64::from(failure.0),
             _ => 0,
         };
-        let Ok((result, is_own)) = lua::upstream::verify(r, &config, chain, result).await else {
+        let Ok((result, is_own)) = (programs.verify)(r, &config, chain, result).await else {
             log_error!(
                 r,
                 Error,

@@ -3,9 +3,9 @@
 
 use crate::config::complex::Complex;
 use crate::merged_values;
-use crate::modules::ssl::Protocols;
 use crate::temp::TempPath;
 use crate::tls::dynamic::CacheLimits;
+use crate::tls::settings::Protocols;
 use std::sync::Arc;
 use std::time::Duration;
 

@@ -1,21 +1,11 @@
 //! What keeps a group of peers from more than it can do: `concurrency_limit`, whose limit finds itself, and `circuit_breaker`. From: `retry`, before a peer is
 //! chosen. What is known outlives reloads. The arithmetic is the crate `shield`.
 
-use super::exchange::poll_client_gone;
-use super::queue::{InVain, Line};
-use crate::request::Request;
 use runtime::clock;
-use runtime::timer::Timer;
 use shield::breaker::{Breaker, Rules, State};
 use shield::limiter::{Bounds, Limiter, Priority};
-use std::future::poll_fn;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
-use std::task::Poll;
-use std::time::Duration;
-
-/// How often the first in a queue looks for room without having been called.
-const LOOK: Duration = Duration::from_millis(100);
 
 /// What is written of a group.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -157,39 +147,5 @@ impl Permit {
     /// Another try begins.
     pub fn again(&mut self) {
         (self.judged, self.began_us) = (false, clock::monotonic_us());
-    }
-}
-
-/// Waits in the group's queue for room.
-pub async fn wait(r: &mut Request, shed: &Arc<Shed>, line: &Line, priority: Priority) -> Result<Permit, InVain> {
-    let place = line.queue.enter(line.most).ok_or(InVain::NoRoom)?;
-    let end_ms = clock::monotonic_ms() + line.timeout.as_millis() as u64;
-    let timer = Timer::new();
-    loop {
-        let left = Duration::from_millis(end_ms.saturating_sub(clock::monotonic_ms()));
-        if left.is_zero() {
-            return Err(InVain::NoRoom);
-        }
-        timer.set(left.min(LOOK));
-        let gone = poll_fn(|cx| {
-            if poll_client_gone(r, cx).is_ready() {
-                return Poll::Ready(true);
-            }
-            if place.poll_called(cx).is_ready() || timer.poll_expired(cx).is_ready() {
-                return Poll::Ready(false);
-            }
-            Poll::Pending
-        })
-        .await;
-        if gone {
-            return Err(InVain::ClientGone);
-        }
-        if place.is_first() {
-            match shed.enter(priority) {
-                Ok(permit) => return Ok(permit),
-                Err(Refused::Breaker) => return Err(InVain::NoRoom),
-                Err(Refused::Concurrency) => {}
-            }
-        }
     }
 }

@@ -45,7 +45,7 @@ impl Spool {
         }
         let Spool::Open(file, written) = self else { return None };
         let offset = *written;
-        if let Err(e) = crate::request::body::write_file(file, bytes, offset) {
+        if let Err(e) = crate::temp::write_file(file, bytes, offset) {
             log_error!(r, Crit, "pwrite() of a temporary file failed ({})", crate::log::os_error(&e));
             self.refuse();
             return None;

@@ -29,7 +29,7 @@ impl Store {
 
     /// Adds bytes.
     pub fn write(&mut self, bytes: &[u8]) {
-        self.failed |= crate::request::body::write_file(&self.fd, bytes, self.written).is_err();
+        self.failed |= crate::temp::write_file(&self.fd, bytes, self.written).is_err();
         self.written += bytes.len() as u64;
     }
 

@@ -1,4 +1,7 @@
-//! Two connections as one pipe: WebSocket and other upgrades. Bytes go both ways until one side ends.
+//! Two connections as one pipe: WebSocket and other upgrades. Bytes go both ways until one side ends. Where both have said nothing for a
+//! while they are parked (`parked`), and go on here when one of them says something.
+
+mod parked;
 
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
@@ -12,10 +15,14 @@ use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
+/// A tunnel in which nobody has said anything for so long is parked. Most that say something have said it by then.
+const SILENT: Duration = Duration::from_secs(1);
+
 /// One direction.
+#[derive(Default)]
 struct Pipe {
     buffer: Vec<u8>,
     sent: usize,
@@ -70,6 +77,15 @@ impl Pipe {
         }
     }
 
+    /// Goes on with what is under way nowhere.
+    fn after(total: u64) -> Pipe {
+        Pipe { total, ..Pipe::default() }
+    }
+
+    fn is_empty(&self) -> bool {
+        !self.ended && self.sent == self.buffer.len()
+    }
+
     fn is_done(&self) -> bool {
         self.ended && self.sent == self.buffer.len()
     }
@@ -85,6 +101,18 @@ struct Tunnel {
     up: Pipe,
     timer: Timer,
     timeout: Duration,
+    /// When it has been silent for too long, monotonic ms.
+    until_ms: u64,
+    /// It may be parked once it is silent: not tried since the last byte.
+    may_park: bool,
+}
+
+/// How a tunnel's task ends.
+enum Carried {
+    /// One side has ended.
+    Over(io::Result<()>),
+    /// Nobody says anything.
+    Silent,
 }
 
 /// Runs the tunnel; the head of the answer is queued already. The request is put aside meanwhile (`request/held.rs`).
@@ -102,50 +130,85 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
     let n = http.unread().len();
     http.consume(n);
     let timeout = r.attempts.read_timeout(conf);
+    let until_ms = clock::monotonic_ms() + timeout.as_millis() as u64;
     hold(r, |kept, socket| {
         let timer = Timer::new();
-        timer.set(timeout);
-        Box::pin(carry(Box::new(Tunnel { kept, socket, answer, down, up, timer, timeout })))
+        let tunnel = Tunnel { kept, socket, answer, down, up, timer, timeout, until_ms, may_park: true };
+        Box::pin(carry(Box::new(tunnel)))
     })
 }
 
-/// Moves bytes until one side ends.
+/// Moves bytes until one side ends, or nothing moves for a while.
 async fn carry(mut tunnel: Box<Tunnel>) -> Released {
-    let result = poll_fn(|cx| tunnel.poll(cx)).await;
-    let Tunnel { mut kept, socket, answer, down, up, .. } = *tunnel;
-    kept.sent += down.total;
-    kept.request_length += up.total;
-    let (sent, received) = (up.total, down.total);
-    let go_on: GoOn = Box::new(move |r| {
-        Box::pin(async move {
-            let attempt = r.attempts.current();
-            attempt.response_ms = Some(clock::monotonic_ms() - answer.started_ms);
-            attempt.received += received;
-            attempt.sent += sent;
-            attempt.body_bytes += received;
-            drop(answer);
-            r.answer.done = true;
-            ended(r, result);
-            Verdict::Answered
-        })
-    });
-    Released::Back(Back { request: kept.back(socket), go_on })
+    tunnel.arm();
+    loop {
+        match poll_fn(|cx| tunnel.poll(cx)).await {
+            Carried::Over(result) => return tunnel.released(result),
+            Carried::Silent => match parked::try_park(tunnel) {
+                Ok(()) => return Released::Parked,
+                Err(back) => tunnel = back,
+            },
+        }
+    }
 }
 
 impl Tunnel {
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Carried> {
         let Tunnel { socket, answer, down, up, .. } = self;
         let moved_down = down.poll(cx, &mut answer.connection.socket, socket);
         let moved_up = up.poll(cx, socket, &mut answer.connection.socket);
         match (moved_down, moved_up) {
-            (Err(e), _) | (_, Err(e)) => return Poll::Ready(Err(e)),
-            (Ok(a), Ok(b)) if a || b => self.timer.set(self.timeout),
+            (Err(e), _) | (_, Err(e)) => return Poll::Ready(Carried::Over(Err(e))),
+            (Ok(a), Ok(b)) if a || b => {
+                self.until_ms = clock::monotonic_ms() + self.timeout.as_millis() as u64;
+                self.may_park = true;
+                self.arm();
+            }
             _ => {}
         }
         if self.down.is_done() || self.up.is_done() {
-            return Poll::Ready(Ok(()));
+            return Poll::Ready(Carried::Over(Ok(())));
         }
-        self.timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        ready!(self.timer.poll_expired(cx));
+        if clock::monotonic_ms() >= self.until_ms {
+            return Poll::Ready(Carried::Over(Err(io::ErrorKind::TimedOut.into())));
+        }
+        // It is tried once for each silence.
+        let is_silent = std::mem::replace(&mut self.may_park, false) && self.down.is_empty() && self.up.is_empty();
+        self.arm();
+        if is_silent {
+            return Poll::Ready(Carried::Silent);
+        }
+        let _ = self.timer.poll_expired(cx);
+        Poll::Pending
+    }
+
+    /// Waits until it is silent, or for the end of its time.
+    fn arm(&self) {
+        let left = Duration::from_millis(self.until_ms.saturating_sub(clock::monotonic_ms()).max(1));
+        self.timer.set(if self.may_park { left.min(SILENT) } else { left });
+    }
+
+    /// Goes back to its request, whose end is the tunnel's.
+    fn released(self: Box<Tunnel>, result: io::Result<()>) -> Released {
+        let Tunnel { mut kept, socket, answer, down, up, .. } = *self;
+        kept.sent += down.total;
+        kept.request_length += up.total;
+        let (sent, received) = (up.total, down.total);
+        let go_on: GoOn = Box::new(move |r| {
+            Box::pin(async move {
+                let attempt = r.attempts.current();
+                attempt.response_ms = Some(clock::monotonic_ms() - answer.started_ms);
+                attempt.received += received;
+                attempt.sent += sent;
+                attempt.body_bytes += received;
+                drop(answer);
+                r.answer.done = true;
+                ended(r, result);
+                Verdict::Answered
+            })
+        });
+        Released::Back(Back { request: kept.back(socket), go_on })
     }
 }
 

@@ -1,12 +1,12 @@
 //! A thread that a reload has made superfluous hands its idle HTTP/1 connections to threads that stay, over TLS or not: their clients see
 //! nothing of it. From: `connection::http1`, where a connection is idle. To: the other thread's loop, which goes on waiting.
 
-use super::thread::Order;
 use crate::connection::handshake::Facts;
 use crate::connection::socket::Socket;
 use crate::connection::tls::{Moving, Tls};
 use crate::connection::{Address, Client};
 use crate::process_settings::{ListenAddress, SocketKind};
+use crate::worker::order::Order;
 use std::cell::RefCell;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;

@@ -3,7 +3,9 @@
 
 pub mod counters;
 pub mod date;
+pub mod departure;
 pub mod handover;
+pub mod order;
 pub mod process;
 pub mod thread;
 
@@ -13,11 +15,15 @@ use crate::snapshot::ThreadSnapshot;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+static RESTS: AtomicBool = AtomicBool::new(false);
 
 thread_local! {
     static SNAPSHOT: RefCell<Option<Rc<ThreadSnapshot>>> = const { RefCell::new(None) };
     static DRAINING: Cell<bool> = const { Cell::new(false) };
     static CUTTING: Cell<bool> = const { Cell::new(false) };
+    static LEFT: Cell<bool> = const { Cell::new(false) };
     /// What each listener of this thread listens on, those that are closed included: connections know theirs by its number.
     static LISTENERS: RefCell<Vec<(ListenAddress, SocketKind)>> = const { RefCell::new(Vec::new()) };
     /// The canary, while there is one.
@@ -56,10 +62,13 @@ pub fn draw(client: &Client) {
     const GOLDEN: u64 = 0x9E37_79B9_7F4A_7C15;
     TRIAL.with_borrow(|trial| {
         let Some(trial) = trial else { return };
-        // An address that the canary does not have, or has in `stream`, stays with the old configuration.
-        let serves =
-            |snapshot: &ThreadSnapshot| place_of(snapshot, client.listener).is_some_and(|at| at < snapshot.ports.len());
-        let both = serves(&trial.snapshot) && SNAPSHOT.with_borrow(|s| s.as_ref().is_some_and(|s| serves(s)));
+        // An address that the canary does not have, or has in the other one of `http` and `stream`, stays with the old configuration.
+        let is_stream = |snapshot: &ThreadSnapshot| {
+            let at = place_of(snapshot, client.listener).filter(|at| *at < snapshot.listens.len())?;
+            Some(at >= snapshot.ports.len())
+        };
+        let old = SNAPSHOT.with_borrow(|s| s.as_ref().and_then(|s| is_stream(s)));
+        let both = old.is_some() && old == is_stream(&trial.snapshot);
         let chosen = both && client.number.wrapping_mul(GOLDEN) < trial.share;
         if chosen {
             client.trial.set(trial.snapshot.generation);
@@ -79,13 +88,38 @@ fn find_places(snapshot: &ThreadSnapshot) {
     let _ = snapshot.places.set(places);
 }
 
-fn place_of(snapshot: &ThreadSnapshot, listener: usize) -> Option<usize> {
+/// Where the address of a listener of this thread stands in a snapshot's `listens`.
+pub(crate) fn place_of(snapshot: &ThreadSnapshot, listener: usize) -> Option<usize> {
     snapshot.places.get().and_then(|places| places.get(listener)).copied()
 }
 
 /// Whether the thread is to end once its connections are done.
 pub fn draining() -> bool {
     DRAINING.get()
+}
+
+/// Whether channels are another process's: who subscribes here, and has not gone there, is to go.
+pub fn has_left() -> bool {
+    LEFT.get()
+}
+
+/// What subscribes in this thread, and stays here, is to end, or is not.
+pub fn set_left(left: bool) {
+    LEFT.set(left);
+}
+
+/// New threads accept nothing before they are told to: another process still has what they go on with.
+pub fn begin_at_rest(rests: bool) {
+    RESTS.store(rests, Relaxed);
+}
+
+fn begins_at_rest() -> bool {
+    RESTS.load(Relaxed)
+}
+
+/// The addresses of this thread's listeners, by their numbers.
+pub fn listener_addresses() -> Vec<String> {
+    LISTENERS.with_borrow(|all| all.iter().map(|(address, kind)| format!("{address} {kind:?}")).collect())
 }
 
 /// Whether requests that are dropped now are cut off by `worker_shutdown_timeout`.
@@ -99,7 +133,7 @@ pub fn local_address(client: &Client) -> Address {
         return a.clone();
     }
     let Some(socket) = client.socket.upgrade() else { return Address::Unix(Default::default()) };
-    let address = crate::listen::local_address(socket.as_fd());
+    let address = crate::listen::address::local_address(socket.as_fd());
     client.local.replace(Some(address.clone()));
     address
 }
@@ -110,13 +144,23 @@ pub fn port_of(snapshot: &ThreadSnapshot, listener: usize) -> usize {
     place_of(snapshot, listener).filter(|index| *index < snapshot.ports.len()).unwrap_or(0)
 }
 
-/// For a client that came to an address of `stream`: the index of the address in the current snapshot's `listens`.
-pub fn stream_listen_of(client: &Client) -> Option<usize> {
-    SNAPSHOT.with_borrow(|s| {
-        let snapshot = s.as_ref()?;
-        place_of(snapshot, client.listener)
-            .filter(|index| (snapshot.ports.len()..snapshot.listens.len()).contains(index))
-    })
+/// Whether a client came to an address of `stream`, by the snapshot that holds for it.
+pub fn is_of_stream(client: &Client) -> bool {
+    let is = |snapshot: &ThreadSnapshot| stream_listen_in(snapshot, client).is_some();
+    match client.trial.get() {
+        0 => SNAPSHOT.with_borrow(|s| s.as_ref().is_some_and(|s| is(s))),
+        _ => is(&shot_for(client)),
+    }
+}
+
+/// For a client that came to an address of `stream`: the index of the address in a snapshot's `listens`.
+pub fn stream_listen_in(snapshot: &ThreadSnapshot, client: &Client) -> Option<usize> {
+    place_of(snapshot, client.listener).filter(|index| (snapshot.ports.len()..snapshot.listens.len()).contains(index))
+}
+
+/// The number of this thread's listener for an address.
+pub fn listener_at(address: &ListenAddress, kind: SocketKind) -> Option<usize> {
+    LISTENERS.with_borrow(|all| all.iter().position(|l| l.0 == *address && l.1 == kind))
 }
 
 /// The number of this thread's listener for an address of the current snapshot.

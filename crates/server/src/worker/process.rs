@@ -1,12 +1,14 @@
 //! The worker process: starts its threads, hands them snapshots and sockets, ends them. Its own thread is the control
 //! thread: everything that may block or allocate freely happens here.
 
-use super::thread::{self, Handle, ListenSocket, Order};
+use super::thread::{self, Handle};
 use crate::listen::socket::Listener;
 use crate::snapshot::Snapshot;
+use crate::worker::order::{ListenSocket, Order};
 use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
+use tokio::sync::mpsc::UnboundedSender;
 
 /// How often the control thread looks whether threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
@@ -61,6 +63,11 @@ impl Workers {
     /// All connections have the old snapshot again: waits until the threads have heard it, though not for a stuck one.
     pub fn end_trial(&self) {
         self.tell_and_wait(Order::EndTrial);
+    }
+
+    /// Where each thread takes orders.
+    pub fn threads(&self) -> Vec<UnboundedSender<Order>> {
+        self.threads.iter().map(|t| t.orders.clone()).collect()
     }
 
     fn tell_and_wait(&self, order: impl Fn(Sender<()>) -> Order) {

@@ -1,61 +1,18 @@
 //! The loop of one worker thread: listeners, connections, orders from the control thread, logs at the end of a turn.
 
-use super::handover::{self, Parcel};
+use super::departure;
+use super::handover;
 use super::{CUTTING, DRAINING, LISTENERS, SNAPSHOT, TRIAL, Trial};
 use crate::connection;
 use crate::listen::Listener;
+use crate::process_settings::SocketKind;
 use crate::snapshot::{Snapshot, ThreadSnapshot};
+use crate::worker::order::{ListenSocket, Order};
 use runtime::timer;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use tokio::sync::mpsc;
-
-/// One listening socket for one thread.
-pub struct ListenSocket {
-    /// The index of its address in the snapshot's `listens`.
-    pub listen: usize,
-    /// Known by this through reloads.
-    pub id: u64,
-    /// Which of its address's sockets it is.
-    pub place: usize,
-    /// The socket; shared with the master and, for unix sockets, with other threads.
-    pub fd: Arc<OwnedFd>,
-}
-
-/// What the control thread asks of a worker thread.
-pub enum Order {
-    /// Serve with a new snapshot on these sockets; others take what waits and are closed.
-    Configure {
-        /// The new snapshot.
-        snapshot: Arc<Snapshot>,
-        /// All sockets.
-        sockets: Vec<ListenSocket>,
-    },
-    /// Serve a share of new connections (a part of 2^64) with this snapshot, on the sockets there are.
-    Try {
-        /// The canary.
-        snapshot: Arc<Snapshot>,
-        /// Its share.
-        share: u64,
-    },
-    /// Serve all with the old snapshot again, and say that it is done.
-    EndTrial(std::sync::mpsc::Sender<()>),
-    /// Write what is held back for access logs: their files are about to be reopened.
-    FlushLogs(std::sync::mpsc::Sender<()>),
-    /// Stop accepting, close idle connections or hand them to threads that stay, end when the rest is done.
-    Drain {
-        /// Those who stay; none if the process ends.
-        heirs: Vec<mpsc::UnboundedSender<Order>>,
-    },
-    /// Go on with another thread's idle connection.
-    Adopt(Box<Parcel>),
-    /// Close everything now.
-    Stop,
-    /// The same after a drain that took too long: what is cut off has its log line.
-    Cut,
-}
 
 /// The control thread's end of a worker thread.
 pub struct Handle {
@@ -67,19 +24,10 @@ pub struct Handle {
     pub join: std::thread::JoinHandle<()>,
 }
 
-/// Writes what is gathered for access logs; how long that takes is counted.
-fn write_lines() {
-    if crate::log::lines::pending() == runtime::Pending::Nothing {
-        // Connections may wait for an end without lines.
-        return crate::log::lines::write_pending();
-    }
-    crate::status::spent::write_log(crate::log::lines::write_pending);
-}
-
 /// What a thread that serves or asks does around its loop's turns: log lines leave together, turns are timed, a panic has its line.
 pub const HOOKS: runtime::Hooks = runtime::Hooks {
     pending: crate::log::lines::pending,
-    before_sleep: write_lines,
+    before_sleep: crate::log::lines::write_pending,
     turn_began: crate::status::turns::begin,
     turn_ended: crate::status::turns::end,
     panicked: || {
@@ -89,6 +37,24 @@ pub const HOOKS: runtime::Hooks = runtime::Hooks {
 
 struct Listeners {
     listeners: Vec<Rc<Listener>>,
+    /// Connections are another process's to accept.
+    rests: bool,
+}
+
+impl Listeners {
+    fn accept(&mut self, accepts: bool) {
+        self.rests = !accepts;
+        for l in self.listeners.iter().filter(|l| l.kind == SocketKind::Stream) {
+            l.rest(!accepts);
+        }
+        self.start();
+    }
+
+    fn start(&self) {
+        for l in self.listeners.iter().filter(|l| !self.rests || l.kind == SocketKind::Datagram) {
+            l.start();
+        }
+    }
 }
 
 /// Starts thread number `number`.
@@ -122,7 +88,7 @@ fn run(
 ) {
     let ended = runtime::run(HOOKS, async move {
         connection::OPEN.set(Some(open.clone()));
-        let mut mine = Listeners { listeners: Vec::new() };
+        let mut mine = Listeners { listeners: Vec::new(), rests: super::begins_at_rest() };
         configure(&mut mine, snapshot, sockets);
         while let Some(order) = orders.recv().await {
             match order {
@@ -136,7 +102,12 @@ fn run(
                     crate::log::lines::flush_thread();
                     let _ = done.send(());
                 }
-                Order::Adopt(parcel) => connection::adopt(*parcel),
+                Order::Accept(accepts, done) => {
+                    mine.accept(accepts);
+                    let _ = done.send(());
+                }
+                Order::Do(work) => work(),
+                Order::Adopt(parcel) => connection::begin::adopt(*parcel),
                 Order::Drain { heirs } => {
                     handover::set_heirs(heirs);
                     for l in mine.listeners.drain(..) {
@@ -147,7 +118,9 @@ fn run(
                     SNAPSHOT.with_borrow(|snapshot| snapshot.iter().for_each(|s| s.leave()));
                     // Connections between two requests close.
                     runtime::wake_all();
-                    while open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 {
+                    let is_busy =
+                        || open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 || departure::is_busy();
+                    while is_busy() {
                         match orders.try_recv() {
                             Ok(Order::Stop) => break,
                             Ok(Order::Cut) => {
@@ -233,8 +206,6 @@ fn configure(mine: &mut Listeners, snapshot: Arc<Snapshot>, sockets: Vec<ListenS
     if let Some(before) = SNAPSHOT.replace(Some(snapshot.clone())) {
         before.leave();
     }
-    for l in &mine.listeners {
-        l.start();
-    }
+    mine.start();
     crate::upstream::adopt(&snapshot);
 }

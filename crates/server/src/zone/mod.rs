@@ -11,6 +11,9 @@ use store::Store;
 /// A zone is at least eight pages, as nginx's.
 const MIN_SIZE: u64 = 8 * store::PAGE as u64;
 
+/// What is said to another process at once.
+const FRAME_BYTES: usize = 256 * 1024;
+
 /// Names of zones while a configuration is read: one name is one zone, whoever uses it.
 #[derive(Clone, Debug, Default)]
 pub struct Names {
@@ -89,10 +92,64 @@ struct Known<S> {
     store: Weak<Store<S>>,
 }
 
+/// A zone that somebody uses: its name, what it counts by, and its state.
+type Alive<S> = (Box<[u8]>, Box<[u8]>, Arc<Store<S>>);
+
 impl<S: Default> Registry<S> {
     /// An empty one.
     pub const fn new() -> Registry<S> {
         Registry { known: Mutex::new(Vec::new()) }
+    }
+
+    fn alive(&self) -> Vec<Alive<S>> {
+        let known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
+        let alive = |k: &Known<S>| Some((k.name.clone(), k.key.clone(), k.store.upgrade()?));
+        known.iter().filter_map(alive).collect()
+    }
+
+    /// Says what all zones have, for another process: `write` writes a state behind its key.
+    pub fn leave(&self, kind: &[u8], say: &mut dyn FnMut(Vec<u8>), write: impl Fn(&S, &mut heir::Writer)) {
+        for (name, key, store) in self.alive() {
+            let mut whole = heir::Writer::default();
+            whole.bytes(&name);
+            whole.bytes(&key);
+            let whole = whole.done();
+            let mut rows = heir::Writer::default();
+            store.each(|key, state| {
+                rows.bytes(key);
+                write(state, &mut rows);
+                if rows.len() >= FRAME_BYTES {
+                    say(heir::Frame::Zone(kind, &whole, &std::mem::take(&mut rows).done()).write());
+                }
+            });
+            if !rows.is_empty() {
+                say(heir::Frame::Zone(kind, &whole, &rows.done()).write());
+            }
+        }
+    }
+
+    /// Takes over what another process said of a zone of this name and key; `read` reads a state. What this process knows already stays.
+    pub fn settle(
+        &self,
+        whole: &[u8],
+        rows: &[u8],
+        policy: &impl store::Policy<S>,
+        read: impl Fn(&mut heir::Reader<'_>) -> Option<S>,
+    ) {
+        let mut of = heir::Reader::new(whole);
+        let (Some(name), Some(key)) = (of.bytes(), of.bytes()) else { return };
+        let all = self.alive();
+        let Some((.., store)) = all.iter().rev().find(|(n, k, _)| **n == *name && **k == *key) else { return };
+        let mut rows = heir::Reader::new(rows);
+        while let Some(key) = rows.bytes()
+            && let Some(state) = read(&mut rows)
+        {
+            store.enter(key, policy, |known, is_new| {
+                if is_new {
+                    *known = state;
+                }
+            });
+        }
     }
 
     /// The store of a zone: the one in use if its name, key and size are the same, else a new one. `overhead`: what

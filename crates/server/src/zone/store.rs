@@ -140,6 +140,22 @@ impl<S: Default> Store<S> {
         work(&mut shard.entries[slot.index].state)
     }
 
+    /// The key of a state that is pinned.
+    pub fn key_at(&self, slot: Slot) -> Box<[u8]> {
+        self.lock(slot.shard as usize).entries[slot.index].key.clone()
+    }
+
+    /// Shows all states, those of a shard under its lock, the oldest first.
+    pub fn each(&self, mut show: impl FnMut(&[u8], &S)) {
+        for number in 0..self.shards.len() {
+            let shard = self.lock(number);
+            for index in shard.entries.from_oldest() {
+                let entry = &shard.entries[index];
+                show(&entry.key, &entry.state);
+            }
+        }
+    }
+
     /// Works on a state that is pinned, and drops it if `work` says so.
     pub fn leave(&self, slot: Slot, work: impl FnOnce(&mut S) -> bool) {
         let mut shard = self.lock(slot.shard as usize);

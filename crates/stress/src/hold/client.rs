@@ -7,7 +7,7 @@ use crate::client::dial::Dialer;
 use crate::client::now_ns;
 use crate::client::tls::Session;
 use crate::sample::{Failure, Latencies, Tally};
-use crate::system::{self, Epoll, HUNG_UP, READABLE, WRITABLE, sharpen_timers};
+use crate::system::{Epoll, HUNG_UP, READABLE, WRITABLE, sharpen_timers};
 use rings::{READABLE as BYTES, Rings, Side, Spot};
 use rustix::io::Errno;
 use rustix::net::{RecvFlags, SendFlags, recv, send, sockopt};
@@ -122,7 +122,7 @@ impl<'p> Holder<'p> {
         let (mut rings, mut room) = (None, usize::MAX);
         match plan.beyond {
             Beyond::Nothing => {}
-            Beyond::OwnTables => system::own_descriptors()?,
+            Beyond::OwnTables => machine::system::own_descriptors()?,
             Beyond::Parked => {
                 let opened = Rings::open(plan.share(thread)).map_err(|e| io::Error::other(e.to_string()))?;
                 epoll.add(opened.bell().as_raw_fd(), BELL)?;

@@ -35,6 +35,8 @@ pub struct Options {
     pub duration: Option<Duration>,
     /// `-R`, requests a second.
     pub rate: Option<f64>,
+    /// `--api`
+    pub api: Option<String>,
     /// `--stages`
     pub stages: Vec<Stage>,
     /// `-n`

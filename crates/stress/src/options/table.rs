@@ -91,6 +91,7 @@ rows! {
     Load: Some('R'), "rate" "N", "Requests a second, sent on a schedule whether or not answers come (open loop). Without it each connection sends when it has its answer (closed loop).", |o, v| put(&mut o.rate, rate(v));
     Load: None, "stages" "T:R,...", "Rates one after the other: 10s:1000,1m:5000 steps, 30s:1000-5000 ramps, 1s:20000 is a spike.", |o, v| stages(v).map(|s| o.stages = s);
     Load: Some('n'), "requests" "N", "Ends after N requests.", |o, v| put(&mut o.requests, count(v));
+    Load: None, "api" "URL", "The target's API (where a location has \"api\"). Before the run it is asked for what may spoil it, and by --find-max for connections that were turned away.", |o, v| text(&mut o.api, v);
     Load: None, "preset" "NAME", "forwarding (short connections) or throughput (kept ones); prints what it sets and why.", |o, v| text(&mut o.preset, v);
     Requests: Some('m'), "method" "NAME", "The method. Default: GET, or POST with a body.", |o, v| text(&mut o.method, v);
     Requests: Some('H'), "header" "NAME:VALUE", "A header line; may stand several times.", header;

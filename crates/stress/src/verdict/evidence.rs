@@ -2,6 +2,7 @@
 
 use crate::client::ThreadFacts;
 use machine::own::Counters;
+use machine::queue::Watched;
 use serde::{Deserialize, Serialize};
 
 /// Everything a judgement rests on.
@@ -36,6 +37,12 @@ pub struct Evidence {
     pub descriptors: u64,
     /// Connections of the plan.
     pub connections: u64,
+    /// The target's accept queue, if it is on this machine.
+    #[serde(default)]
+    pub queue: Option<Watched>,
+    /// Connections that the target turned away, by its API.
+    #[serde(default)]
+    pub turned_away: u64,
 }
 
 impl ThreadFacts {
@@ -61,6 +68,8 @@ impl Evidence {
         self.ports = Some(self.ports.unwrap_or(0) + other.ports.unwrap_or(0));
         self.time_waits = Some(self.time_waits.unwrap_or(0) + other.time_waits.unwrap_or(0));
         self.descriptors = self.descriptors.max(other.descriptors);
+        self.queue = self.queue.or(other.queue);
+        self.turned_away += other.turned_away;
         // The slowest way of all.
         let slower = |a: (f64, f64), b: (f64, f64)| if a.1 >= b.1 { a } else { b };
         self.way_us = match (self.way_us, other.way_us) {

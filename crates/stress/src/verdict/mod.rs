@@ -18,16 +18,16 @@ const STARVED_TIMES: f64 = 1.5;
 /// A shorter run has not shown how its threads fare.
 const LEAST_SECONDS: f64 = 0.3;
 /// A lost SYN is sent again after a second: handshakes that took this long were.
-const SYN_LOST_NS: u64 = 900_000_000;
+pub(crate) const SYN_LOST_NS: u64 = 900_000_000;
 /// Open loop: the latest percent of requests was sent so late, nanoseconds, and that is so much of their latency.
 const LATE_NS: u64 = 1_000_000;
 const LATE_PART: f64 = 0.25;
 /// So many requests failed for want of ports or descriptors that the rate is not the target's.
 const STARVED_REQUESTS: f64 = 0.001;
 /// Lost segments above this show in latencies (one in a hundred costs its request 200 ms).
-const LOSS: f64 = 0.01;
+pub(crate) const LOSS: f64 = 0.01;
 /// Fewer are chance.
-const LOSS_LEAST: u64 = 20;
+pub(crate) const LOSS_LEAST: u64 = 20;
 /// An interface this full drops.
 const FULL: f64 = 0.90;
 /// A bare handshake that takes this part of an answer's median time: the answer's time is the way's.

@@ -7,7 +7,7 @@ pub(crate) mod rx;
 mod verify;
 
 use crate::expand::Text;
-use crate::limits::MAX_WORD_DOTS;
+use crate::limits::{MAX_INJECTION_BYTES, MAX_WORD_DOTS};
 use crate::names::{CAPTURES, Names};
 use crate::prefilter::{ByteSet, Need};
 use ip::IpSet;
@@ -328,7 +328,10 @@ fn ip_set<'a>(texts: impl Iterator<Item = &'a str>) -> Result<IpSet, String> {
 
 /// A value for libinjection. It looks a word up anew at each full stop, from its beginning, for keywords of 31 bytes at most: what
 /// follows [`MAX_WORD_DOTS`] of them in one word says nothing, and would cost the square of its length.
+///
+/// Of a long value it gets the beginning, see [`MAX_INJECTION_BYTES`].
 fn shortened(value: &[u8]) -> Cow<'_, [u8]> {
+    let value = &value[..value.len().min(MAX_INJECTION_BYTES)];
     // What ends its words.
     let ends = ByteSet::of(b" []{}<>:\\?=@!#~+-*/&|^%(),';\t\n\x0b\x0c\r\"\xa0\0");
     if value.len() <= MAX_WORD_DOTS || memchr::memchr2_iter(b'.', b'`', value).nth(MAX_WORD_DOTS).is_none() {
@@ -428,6 +431,7 @@ mod tests {
     fn libinjection_gets_no_word_of_many_parts() {
         let dots = "a.".repeat(MAX_WORD_DOTS + 9);
         assert_eq!(shortened(b"a.b").as_ref(), b"a.b");
+        assert_eq!(shortened(&[b'x'; 2 * MAX_INJECTION_BYTES]).len(), MAX_INJECTION_BYTES);
         let text = format!("{dots} union {dots}' or 1=1");
         let short = format!("{0} union {0}' or 1=1", format!("{}a", "a.".repeat(MAX_WORD_DOTS)));
         assert_eq!(String::from_utf8_lossy(&shortened(text.as_bytes())), short);

@@ -9,6 +9,7 @@
 //! A step that panics or costs too much costs the request: see [`Fault`].
 
 mod act;
+mod open;
 mod request;
 mod response;
 mod run;
@@ -169,6 +170,12 @@ pub struct Transaction {
     memo: Memo,
     /// A value that matched was one that the rule leaves out.
     was_excluded: bool,
+    /// Rules that some value may match, a bit for each; of which side; and whether a value has changed since.
+    open: Vec<u64>,
+    open_side: usize,
+    is_stale: bool,
+    /// Rules that a value is judged against beforehand: room that is used again.
+    unknown: Vec<u64>,
     /// The operator's parameter with its macros filled in.
     parameter: Vec<u8>,
     request_body: Vec<u8>,
@@ -207,6 +214,10 @@ impl Transaction {
             scratch: None,
             memo: Memo::default(),
             was_excluded: false,
+            open: Vec::new(),
+            open_side: 0,
+            is_stale: true,
+            unknown: Vec::new(),
             parameter: Vec::new(),
             request_body: Vec::new(),
             response_body: Vec::new(),
@@ -305,6 +316,7 @@ impl Transaction {
     }
 
     fn set(&mut self, single: Single, text: TextId) {
+        self.is_stale = true;
         self.singles[single as usize] = text;
     }
 
@@ -321,8 +333,10 @@ impl Transaction {
         let list = &mut self.lists[collection as usize];
         if list.len() < crate::limits::MAX_VALUES {
             list.push(Item { name, value });
+            self.is_stale |= collection != Collection::Env;
         } else {
-            self.singles[Single::InboundDataError as usize] = self.texts.add_number(1);
+            let one = self.texts.add_number(1);
+            self.set(Single::InboundDataError, one);
         }
     }
 

@@ -10,6 +10,7 @@ use crate::rules::{Rules, side};
 use crate::select::{Select, Target};
 use crate::texts::{EMPTY, NONE, TextId};
 use crate::variable::{Collection, Single, Source};
+use crate::watchers::has;
 
 impl Transaction {
     /// Runs the rules of a phase, once.
@@ -32,10 +33,16 @@ impl Transaction {
         // Rules set no values of collections but of `ENV`, which counts as filled.
         let filled = self.lists.iter().enumerate().filter(|(_, list)| !list.is_empty());
         let filled = filled.fold(1_u16 << Collection::Env as u16, |bits, (at, _)| bits | 1 << at);
+        let side = side(phase as u8);
+        self.is_stale |= self.open_side != side;
         let mut at = 0;
         while let Some(first) = list.get(at) {
             at += 1;
-            if self.is_shut(rules.gates[*first as usize], filled)
+            if self.is_stale {
+                self.open_rules(&rules, side);
+            }
+            if !has(&self.open, *first as usize)
+                || self.is_shut(rules.gates[*first as usize], filled)
                 || self.is_removed(*first)
                 || !self.chain(&rules, *first as usize)
             {
@@ -225,8 +232,7 @@ impl Transaction {
     fn ask(&mut self, rules: &Rules, at: usize, target: &Target, name: TextId, text: TextId, parameter: &[u8]) -> bool {
         let rule = &rules.rules[at];
         let side = side(rule.phase);
-        let need = &rules.needs[side][rule.slot as usize];
-        if !self.texts.may_match(rules, side, text, rule.slot, need) {
+        if !self.texts.may_match(rules, side, text, at) {
             return false;
         }
         self.ask_operator(rules, at, target, name, text, parameter)

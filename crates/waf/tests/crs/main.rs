@@ -3,6 +3,7 @@
 
 #![allow(missing_docs, reason = "tests")]
 
+mod benign;
 mod ftw;
 mod module;
 mod request;
@@ -105,4 +106,34 @@ fn the_core_rule_set_passes_its_own_tests() {
     assert!(unknown.is_empty(), "{unknown:#?}");
     // One that no longer misses is to be taken off the list.
     assert!(only.is_some() || misses.len() == KNOWN_MISSES.len(), "{} misses", misses.len());
+}
+
+/// Benign requests that are judged; what they are, and what was left out of them, says `benign`.
+const BENIGN: usize = 10_000;
+
+#[test]
+fn plain_prose_forms_and_uploads_are_not_refused() {
+    let Some(folder) = module::folder() else { return };
+    let rules = Arc::new(module::rules(&folder, "SecRuleEngine On"));
+    let mut transaction = Transaction::new(rules.clone(), None, Now::default());
+    let (mut distinct, mut refused) = (std::collections::HashSet::new(), Vec::new());
+    let mut kinds = std::collections::BTreeMap::<_, usize>::new();
+    for (kind, request) in benign::Corpus::new(20_261_123) {
+        if distinct.len() == BENIGN {
+            break;
+        }
+        if !distinct.insert(request.clone()) {
+            continue;
+        }
+        *kinds.entry(kind).or_default() += 1;
+        judge(&mut transaction, &rules, &request);
+        if transaction.intervention().is_some() {
+            let why: Vec<_> = transaction.matches().iter().filter(|m| m.log).map(|m| (m.id, m.data.clone())).collect();
+            refused.push((kind, why));
+        }
+    }
+    let share = refused.len() as f64 * 100.0 / BENIGN as f64;
+    println!("{kinds:?}: {} of {BENIGN} are refused, {share:.2} %", refused.len());
+    refused.iter().take(40).for_each(|(kind, why)| println!("{kind}: {why:?}"));
+    assert!(share <= 0.1, "{share} %");
 }

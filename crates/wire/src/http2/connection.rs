@@ -318,6 +318,18 @@ impl<T> Connection<T> {
         }
     }
 
+    /// The same for one that waits for long: its tables of fields keep no room for more.
+    pub fn shrink(&mut self) {
+        self.rest();
+        self.decoder.shrink();
+        self.encoder.shrink();
+    }
+
+    /// What its tables of fields take, bytes.
+    pub fn table_bytes(&self) -> usize {
+        self.decoder.bytes() + self.encoder.bytes()
+    }
+
     pub(super) fn remember_reset(&mut self, id: u32) {
         self.resets[self.reset_at % RESET_MEMORY] = id;
         self.reset_at += 1;

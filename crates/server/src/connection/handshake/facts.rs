@@ -50,6 +50,19 @@ pub struct Done {
 }
 
 impl Facts {
+    /// What they take, bytes.
+    pub fn bytes(&self) -> usize {
+        let length = |text: &Option<Box<str>>| text.as_ref().map_or(0, |text| text.len());
+        let done = self.done.get().map_or(0, |done| {
+            let session = done.notes.session_id.as_ref().map_or(0, Vec::len);
+            session
+                + done.alpn.as_ref().map_or(0, |alpn| alpn.len())
+                + done.chain.iter().map(|c| c.len()).sum::<usize>()
+        });
+        let offered = self.offered.iter().flat_map(|lists| lists.iter()).map(|list| list.len()).sum::<usize>();
+        size_of::<Facts>() + length(&self.asked) + length(&self.server_name) + length(&self.ja4) + offered + done
+    }
+
     /// One of the lists of what the client offers: 0 ciphers, 1 groups, 2 signatures.
     pub fn list(&self, which: usize, name: impl Fn(u16) -> String) -> Option<String> {
         let list = &self.offered.as_ref()?[which];

@@ -4,7 +4,7 @@ use super::Http1;
 use crate::connection::output::Output;
 use crate::connection::{Downstream, pool};
 use crate::files::readers;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::{Request, Version};
 use runtime::clock;
 use std::cell::RefCell;

@@ -1,6 +1,6 @@
 //! Reads the head of a request into its arena, and says what is wrong with those that are not answered as they ask.
 
-use super::{Filled, Http1, reset_on_close};
+use super::{Filled, Http1, flush_before_head, reset_on_close};
 use crate::connection::slow::{self, Watch};
 use crate::connection::{Client, Downstream, action, http2, pool};
 use crate::log::error::Level;
@@ -114,11 +114,11 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
         }
         if !waiting {
             waiting = true;
-            let Downstream::Http1(http) = &mut r.downstream else {
-                unreachable!("heads are read from HTTP/1 sessions")
-            };
             // Answers to pipelined requests before this incomplete one must not wait for its rest.
-            if !http.output.is_empty() && http.flush().await.is_err() {
+            if r.downstream.has_output()
+                && let Err(e) = Box::pin(flush_before_head(r)).await
+            {
+                r.broken(&e);
                 return HeadRead::Nothing;
             }
         }
@@ -283,7 +283,7 @@ fn arena_span(start: usize, end: usize) -> crate::request::arena::Span {
 
 /// `large_client_header_buffers`: 414 for a request line, 494 for a header, that does not fit in one buffer, 494 for a
 /// head that does not fit in all of them.
-fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::server::ServerSettings) -> Option<u16> {
     let (number, size) = *conf.large_client_header_buffers;
     let first = *conf.client_header_buffer_size as usize;
     let line = len - parser.line_start();
@@ -294,7 +294,7 @@ fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::Se
 }
 
 /// The same limits for a head that came whole: nginx's buffers would not have held it.
-fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::ServerSettings) -> Option<u16> {
+fn oversized(head: &RequestHead, len: usize, conf: &crate::modules::core::server::ServerSettings) -> Option<u16> {
     let (number, size) = *conf.large_client_header_buffers;
     let first = *conf.client_header_buffer_size as usize;
     let room = size.max(first);

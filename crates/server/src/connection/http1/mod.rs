@@ -5,13 +5,14 @@
 mod first;
 mod framing;
 mod head;
-mod parked;
+pub mod parked;
 mod request_task;
 
 pub use framing::{may_chunk, queue, write_head};
 
 use super::incoming::{Filled, Incoming};
 use super::output::Output;
+use super::slow::{TooSlow, Watch};
 use super::socket::Socket;
 use super::{Client, Downstream, pool};
 use crate::connection::mqtt::Handshake;
@@ -139,6 +140,43 @@ impl Http1 {
     }
 }
 
+/// Writes what answers to pipelined requests have queued while the next head is not whole, as fast as clients have to take answers on this level.
+async fn flush_before_head(r: &mut Request) -> io::Result<()> {
+    let conf = r.conf();
+    let timeout = *conf.core.send_timeout;
+    let mut watch = Watch::new(*conf.slow.send_min_rate, conf.slow.places());
+    let Downstream::Http1(http) = &mut r.downstream else { return Ok(()) };
+    let Http1 { incoming: Incoming { socket, timer, .. }, output, answer_start, head_armed, .. } = &mut **http;
+    let client = &r.client;
+    // The head's own time begins behind this.
+    *head_armed = false;
+    timer.set(timeout);
+    let flushed = poll_fn(|cx| {
+        while !output.is_empty() {
+            match output.poll_write(socket, cx, u64::MAX) {
+                Poll::Ready(Ok(_)) => timer.set(timeout),
+                Poll::Ready(Err(e)) => return Poll::Ready(Err(e)),
+                Poll::Pending if client.is_taken() => return Poll::Ready(Err(io::ErrorKind::QuotaExceeded.into())),
+                Poll::Pending => {
+                    client.owes(*answer_start);
+                    let written = output.written;
+                    if let Some(watch) = &mut watch
+                        && watch.poll(client, cx, || client.progress().unwrap_or(written)).is_ready()
+                    {
+                        return Poll::Ready(Err(io::Error::other(TooSlow)));
+                    }
+                    std::task::ready!(timer.poll_expired(cx));
+                    return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+                }
+            }
+        }
+        Poll::Ready(Ok(()))
+    })
+    .await;
+    client.works();
+    flushed
+}
+
 /// Serves requests on a connection until it is gone or parked. Gives the connection back where HTTP/2 begins on it.
 pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
     let http = first::first_bytes(http, client).await?;
@@ -217,9 +255,18 @@ async fn wait_for_next(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<
                 hand_over(&mut http, client);
                 return None;
             }
+            Awaited::Departure => {
+                let wait = http.incoming.timer.left();
+                // One that is somebody else's too ends here, as at a shutdown.
+                let _ = parked::depart(http, client, wait);
+                return None;
+            }
             Awaited::Crowd => {
                 let wait = http.incoming.timer.left();
                 http = parked::try_park(http, client, wait).err()?;
+                if http.incoming.socket.tls().is_some() {
+                    client.cannot_park();
+                }
             }
         }
     }
@@ -231,6 +278,8 @@ enum Awaited {
     Request,
     /// It is to be closed.
     End,
+    /// Another process is to go on with it.
+    Departure,
     /// It is silent, and there are many like it: it is better parked.
     Crowd,
 }
@@ -264,6 +313,9 @@ async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
         }
         if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
             return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
+        }
+        if parked::is_to_depart(http, client) {
+            return Poll::Ready(Awaited::Departure);
         }
         if client.is_to_park() {
             return Poll::Ready(Awaited::Crowd);
@@ -343,8 +395,9 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
         // Nothing is waited for between the last byte and the close.
         http.output.last = conf.post_action.is_empty() && r.ctx.cache_update.is_none();
     }
-    // A complete batch leaves in one write: only what nothing follows is written now.
-    if !r.flow.aborted && (!keep || http.unread().is_empty()) && crate::request::flow::flush_rest(r).await.is_err() {
+    // A complete batch leaves in one write: only what nothing follows is written now, and what is much. Its own rate and timeouts hold for it.
+    let leaves = !keep || http.unread().is_empty() || http.output.waiting() >= PIPELINE_FLUSH;
+    if !r.flow.aborted && leaves && crate::request::flow::flush_rest(r).await.is_err() {
         r.flow.aborted = true;
     }
     end::conclude(r).await;

@@ -4,7 +4,7 @@ use super::{Http2Stream, OUTPUT_LIMIT, State};
 use crate::connection::Downstream;
 use crate::connection::fields::head_fields;
 use crate::request::Request;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use runtime::clock;
 use std::io;
 use wire::http2::frame::HEADER;

@@ -3,11 +3,12 @@
 mod wait;
 
 use self::wait::Wait;
-use super::link::Link;
-use super::{Http2Stream, OUTPUT_LIMIT, Session, State};
+use super::link::FrameSocket;
+use super::{Http2Stream, OUTPUT_LIMIT, Session, State, parked};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
 use crate::connection::order::Row;
+use crate::connection::parked::Whose;
 use crate::connection::slow::Watch;
 use crate::connection::socket::Socket;
 use crate::connection::{Client, Downstream, pool, stream};
@@ -45,12 +46,14 @@ enum End {
     Gone,
     /// All is said: the client reads it, then closes.
     Said,
+    /// Not yet: it is idle, and better parked.
+    Park,
 }
 
-struct Driver {
+pub(super) struct Driver {
     session: Rc<Session>,
     client: Rc<Client>,
-    link: Link,
+    link: FrameSocket,
     timer: Timer,
     wait: Wait,
     /// See `State::unread`.
@@ -71,9 +74,30 @@ struct Driver {
 
 /// Serves a connection on which HTTP/2 is spoken; what came already is in `http`.
 pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) {
-    let mut driver = Driver::new(&mut http, client);
+    let driver = Driver::new(&mut http, client);
     drop(http);
-    let end = poll_fn(|cx| driver.turn(cx)).await;
+    drive(driver).await;
+}
+
+/// Goes on with a connection that was parked, which may wait so long for its next request.
+pub(super) async fn resume(session: Rc<Session>, client: Rc<Client>, socket: Socket, wait: Duration) {
+    let mut driver = Driver::on(session, client, FrameSocket::new(socket, Vec::new(), 0));
+    (driver.started, driver.rested, driver.wait) = (true, true, Wait::Idle);
+    driver.timer.set(wait);
+    drive(driver).await;
+}
+
+async fn drive(mut driver: Driver) {
+    let end = loop {
+        match poll_fn(|cx| driver.turn(cx)).await {
+            End::Park => match parked::try_park(driver) {
+                Ok(()) => return,
+                Err(back) => driver = back,
+            },
+            end => break end,
+        }
+        driver.client.cannot_park();
+    };
     driver.end_streams();
     driver.count_idle(false);
     if end == End::Said && !crate::worker::draining() {
@@ -100,14 +124,17 @@ impl Driver {
         }
         let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
         let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
+        let session = Session { state: RefCell::new(state), driving: Cell::new(false), handshaking: Cell::new(false) };
+        let link =
+            FrameSocket::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at));
+        Driver::on(Rc::new(session), client, link)
+    }
+
+    fn on(session: Rc<Session>, client: Rc<Client>, link: FrameSocket) -> Driver {
         Driver {
-            session: Rc::new(Session {
-                state: RefCell::new(state),
-                driving: Cell::new(false),
-                handshaking: Cell::new(false),
-            }),
+            session,
             client,
-            link: Link::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at)),
+            link,
             timer: Timer::new(),
             wait: Wait::Streams,
             unread_timer: None,
@@ -119,6 +146,30 @@ impl Driver {
             rested: false,
             watch: None,
         }
+    }
+
+    /// Whether nothing is under way in either direction.
+    pub(super) fn is_at_rest(&self) -> bool {
+        let state = self.session.state.borrow();
+        let is_empty = state.wire.streams().is_empty() && state.unread.is_empty() && state.ready.is_empty();
+        let is_said = state.wire.output().is_empty() && state.wire.is_between_frames() && !state.wire.is_going_away();
+        let is_read = self.link.at == self.link.input.len() && !self.failed && !self.held;
+        is_empty && is_said && is_read && Rc::strong_count(&self.session) == 1
+    }
+
+    pub(super) fn take_socket(&mut self) -> Socket {
+        std::mem::replace(&mut self.link.socket, Socket::none())
+    }
+
+    pub(super) fn put_socket(&mut self, socket: Socket) {
+        self.link.socket = socket;
+    }
+
+    /// What is left of it without its connection, and how long it may wait for its next request.
+    pub(super) fn parts(&mut self) -> (Whose, Rc<Session>, Duration) {
+        self.count_idle(false);
+        self.session.state.borrow_mut().wire.shrink();
+        (Whose::of(&self.client), self.session.clone(), self.timer.left())
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {
@@ -225,7 +276,7 @@ impl Driver {
     /// Works on what has come.
     fn process(&mut self, cx: &mut Context<'_>) {
         if let Some(tls) = self.link.socket.tls() {
-            self.session.handshaking.set(tls.state().is_handshaking());
+            self.session.handshaking.set(tls.is_handshaking());
         }
         let mut fields = FIELDS.take();
         let input = std::mem::take(&mut self.link.input);

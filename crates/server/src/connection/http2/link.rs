@@ -8,7 +8,7 @@ use std::task::{Context, Poll};
 use wire::http2::connection::Connection;
 
 /// See the module's head.
-pub struct Link {
+pub struct FrameSocket {
     /// The socket.
     pub socket: Socket,
     /// What was read, from `at` on.
@@ -17,10 +17,10 @@ pub struct Link {
     pub at: usize,
 }
 
-impl Link {
+impl FrameSocket {
     /// With what was read already.
-    pub fn new(socket: Socket, input: Vec<u8>, at: usize) -> Link {
-        Link { socket, input, at }
+    pub fn new(socket: Socket, input: Vec<u8>, at: usize) -> FrameSocket {
+        FrameSocket { socket, input, at }
     }
 
     /// Reads more behind what is there. `Ok(0)`: the other side has closed.

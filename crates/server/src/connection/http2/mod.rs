@@ -7,6 +7,7 @@
 //! link.rs     the socket, and what was read from it; connections to peers have the same
 //! driver.rs   bytes <-> frames; when the connection ends, or is given up
 //! driver/wait.rs  what is waited for, and how long; when it is idle
+//! parked.rs   a connection without streams that waits without a task
 //! body.rs     bodies as they come, and those that nobody reads
 //! stream.rs   what a request sees of its stream: body in, answer out
 //! answer.rs   head, body and trailers of an answer as frames
@@ -17,6 +18,7 @@ mod answer;
 mod body;
 mod driver;
 pub mod link;
+mod parked;
 mod stream;
 
 pub use agree::{is_agreed, is_preface, is_wanted};
@@ -147,6 +149,11 @@ impl State {
 }
 
 impl Session {
+    /// What it takes, bytes, as long as there are no streams.
+    fn bytes(&self) -> usize {
+        size_of::<Session>() + self.state.borrow().wire.table_bytes()
+    }
+
     /// Something is to be written or read: the driver has to look.
     fn changed(&self, state: &State) {
         if !self.driving.get() {

@@ -99,6 +99,14 @@ impl stream::Stream for Http2Stream {
         self.with(|s| *s.data.priority.get_or_insert(priority));
     }
 
+    fn refine_priority(&self, value: &[u8]) {
+        let mut state = self.state();
+        let said = state.wire.stream(self.id).and_then(|s| s.data.priority);
+        if let Some(priority) = wire::priority::refine(said, value) {
+            state.prioritize(self.id, priority);
+        }
+    }
+
     fn read(&self, all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {
         let mut state = self.state();
         let Some(s) = state.wire.stream(self.id) else { return false };

@@ -4,7 +4,7 @@ use super::{Http3Stream, State, StreamState, code};
 use crate::connection::Downstream;
 use crate::connection::fields::head_fields;
 use crate::request::Request;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use bytes::Bytes;
 use quinn_proto::{StreamId, WriteError};
 use runtime::clock;

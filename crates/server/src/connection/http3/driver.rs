@@ -6,7 +6,7 @@ use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, lo
 use crate::connection::order::Row;
 use crate::connection::slow::Watch;
 use crate::connection::{Address, Client};
-use crate::listen::quic::{self, Link};
+use crate::listen::quic::{self, QuicLink};
 use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::snapshot::ThreadSnapshot;
@@ -69,7 +69,7 @@ impl Move {
 pub(super) struct Driver {
     pub(super) session: Rc<Session>,
     pub(super) client: Rc<Client>,
-    pub(super) link: Rc<Link>,
+    pub(super) link: Rc<QuicLink>,
     /// QUIC's deadline, and what it is.
     timer: Timer,
     due: Option<Instant>,
@@ -93,14 +93,14 @@ pub(super) struct Driver {
 }
 
 /// Serves a QUIC connection.
-pub async fn serve(link: Rc<Link>, connection: Connection, client: Rc<Client>) {
+pub async fn serve(link: Rc<QuicLink>, connection: Connection, client: Rc<Client>) {
     let mut driver = Driver::new(link, connection, client);
     poll_fn(|cx| driver.turn(cx)).await;
 }
 
 impl Driver {
-    fn new(link: Rc<Link>, quic: Connection, client: Rc<Client>) -> Driver {
-        let snapshot = crate::worker::snapshot();
+    fn new(link: Rc<QuicLink>, quic: Connection, client: Rc<Client>) -> Driver {
+        let snapshot = crate::worker::shot_for(&client);
         let server = snapshot.server(default_server(&snapshot, &client));
         let (number, size) = *server.conf.core.large_client_header_buffers;
         let state = State {

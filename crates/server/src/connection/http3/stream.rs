@@ -110,6 +110,14 @@ impl stream::Stream for Http3Stream {
         }
     }
 
+    fn refine_priority(&self, value: &[u8]) {
+        let mut state = self.state();
+        let said = state.streams.get(&self.id).and_then(|s| s.priority);
+        if let Some(priority) = wire::priority::refine(said, value) {
+            state.prioritize(self.id, priority);
+        }
+    }
+
     fn read(&self, _all: bool, window: u32, take: &mut dyn FnMut(Arrived<'_>)) -> bool {
         let mut state = self.state();
         // Windows are QUIC's: it opens them as bytes are taken from it.

@@ -1,5 +1,6 @@
 //! What is parked, by kind, and what it takes.
 
+use super::Resident;
 use crate::snapshot::Snapshot;
 use crate::status::tally::Tally;
 use rings::Refused;
@@ -22,11 +23,18 @@ pub enum Kind {
     WebSocket,
     /// A connection between two requests.
     Kept,
+    /// An HTTP/2 connection without streams.
+    Http2,
+    /// A client of MQTT.
+    Mqtt,
+    /// Two connections as one pipe, after an upgrade: the client's. The peer's counts with it.
+    Tunnel,
 }
 
 impl Kind {
     /// All of them.
-    pub const ALL: [Kind; 4] = [Kind::LongPoll, Kind::Stream, Kind::WebSocket, Kind::Kept];
+    pub const ALL: [Kind; 7] =
+        [Kind::LongPoll, Kind::Stream, Kind::WebSocket, Kind::Kept, Kind::Http2, Kind::Mqtt, Kind::Tunnel];
 
     /// As it is shown.
     pub fn name(self) -> &'static str {
@@ -35,6 +43,9 @@ impl Kind {
             Kind::Stream => "stream",
             Kind::WebSocket => "websocket",
             Kind::Kept => "kept",
+            Kind::Http2 => "http2",
+            Kind::Mqtt => "mqtt",
+            Kind::Tunnel => "tunnel",
         }
     }
 }
@@ -43,10 +54,12 @@ impl Kind {
 static PARKED: Tally<{ 2 * Kind::ALL.len() }> = Tally::new();
 
 /// One more (1) or less (-1).
-pub(super) fn count(kind: Kind, by: i64, bytes: usize) {
-    let (mine, at) = (PARKED.mine(), 2 * kind as usize);
-    mine.add(at, by as u64);
-    mine.add(at + 1, (by * bytes as i64) as u64);
+pub(super) fn count(resident: &dyn Resident, by: i64) {
+    let (mine, at) = (PARKED.mine(), 2 * resident.kind() as usize);
+    if resident.is_client() {
+        mine.add(at, by as u64);
+    }
+    mine.add(at + 1, (by * resident.bytes() as i64) as u64);
 }
 
 /// What is parked of a kind, in all threads.

@@ -2,8 +2,9 @@
 
 use super::bill;
 use super::table::{Place, Table};
-use super::{Leaver, Next, Resident, SOURCES, Watch, Words, has_seat, shut};
+use super::{CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut};
 use crate::worker::counters;
+use crate::worker::departure::{Stay, Traveller};
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
 use runtime::clock;
 use runtime::io::{Interest, Registration};
@@ -23,6 +24,14 @@ struct Slow {
     words: Words,
     at: usize,
     took_ms: u64,
+}
+
+impl Slow {
+    /// How long its client has to take some of it, monotonic ms.
+    fn until_ms(&self, resident: &dyn Resident) -> u64 {
+        let patience = u64::try_from(resident.patience().as_millis());
+        self.took_ms.saturating_add(patience.unwrap_or(u64::MAX))
+    }
 }
 
 /// How far those that are parked have been told that the thread is to end.
@@ -95,7 +104,7 @@ impl Lot {
         for (parked, mut resident) in self.rings.park(files).into_iter().zip(residents) {
             match parked {
                 Ok(spot) => {
-                    bill::count(resident.kind(), 1, resident.bytes());
+                    bill::count(&*resident, 1);
                     let number = self.table.insert(resident, spot);
                     if let Some(place) = self.table.get(number) {
                         place.resident.settled(number);
@@ -123,6 +132,7 @@ impl Lot {
             self.rings.gather();
         }
         let Lot { table, looks, .. } = self;
+        CALLS.with(|calls| looks.extend(calls.places.lock().expect(NO_PANIC).drain(..)));
         table.passed(clock::monotonic_ms(), |number| looks.push_back(number));
         self.say_goodbye();
         for _ in 0..PORTION {
@@ -148,6 +158,52 @@ impl Lot {
         let to = all.min(from + PORTION as u32);
         self.looks.extend(from..to);
         self.goodbye = if to < all { Goodbye::To(to) } else { Goodbye::Said };
+    }
+
+    /// Everybody is asked, if they are not already because the thread ends.
+    pub(super) fn ask_all(&mut self) {
+        if !crate::worker::draining() {
+            self.goodbye = Goodbye::To(0);
+        }
+    }
+
+    /// See [`super::depart`].
+    pub(super) fn depart(&mut self, from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
+        let mut all = Vec::new();
+        while *from < self.table.places() && all.len() < most {
+            let number = *from;
+            let Some(place) = self.table.get(number).filter(|place| !place.leaves) else {
+                *from += 1;
+                continue;
+            };
+            let rest = self.slow.get(&number).map_or(&[][..], |slow| &slow.words.bytes()[slow.at..]);
+            let Some(papers) = place.resident.travel(rest) else {
+                *from += 1;
+                continue;
+            };
+            // What is left to say is the resident's from here on.
+            self.slow.remove(&number);
+            let spot = place.spot;
+            quiet(&mut self.rings, number, place);
+            let Ok(fd) = self.rings.bring_back(spot) else {
+                // No descriptor is free: the next look finds it where it is.
+                listen(&mut self.rings, number, place);
+                self.looks.push_back(number);
+                break;
+            };
+            *from += 1;
+            if let Some(resident) = self.table.remove(number) {
+                bill::count(&*resident, -1);
+                counters::closed();
+                let stay = Box::new(move |files: Vec<OwnedFd>, why: Stay| {
+                    if let Some(fd) = files.into_iter().next() {
+                        resident.stay(fd, why);
+                    }
+                });
+                all.push(Traveller { papers, files: vec![fd], stay });
+            }
+        }
+        (!all.is_empty() || *from < self.table.places()).then_some(all)
     }
 
     fn hear(&mut self, news: News) {
@@ -222,8 +278,7 @@ impl Lot {
                 self.rings.close(spot);
                 self.slow.remove(&number);
                 if let Some(resident) = self.table.remove(number) {
-                    bill::count(resident.kind(), -1, resident.bytes());
-                    counters::closed();
+                    closed(&*resident);
                 }
             }
             Next::Leave => {
@@ -259,7 +314,7 @@ impl Lot {
             self.rings.send(&[(place.spot, &slow.words.bytes()[slow.at..])], |_, result| sent = result);
             return self.wrote(number, slow, sent);
         }
-        let until_ms = slow.took_ms + place.resident.patience().as_millis() as u64;
+        let until_ms = slow.until_ms(&*place.resident);
         if clock::monotonic_ms() < until_ms {
             self.slow.insert(number, slow);
             self.table.ask_at(number, until_ms);
@@ -292,7 +347,7 @@ impl Lot {
         if !std::mem::replace(&mut place.writes, true) {
             self.rings.watch(place.spot, number, Side::Writing, WRITABLE);
         }
-        let until_ms = slow.took_ms + place.resident.patience().as_millis() as u64;
+        let until_ms = slow.until_ms(&*place.resident);
         self.slow.insert(number, slow);
         self.table.ask_at(number, until_ms);
         false
@@ -306,7 +361,7 @@ impl Lot {
                 self.leaving.pop_front();
                 continue;
             };
-            if !has_seat() {
+            if place.resident.is_client() && !has_seat() {
                 return false;
             }
             let spot = place.spot;
@@ -315,7 +370,7 @@ impl Lot {
             self.leaving.pop_front();
             self.slow.remove(&number);
             if let Some(resident) = self.table.remove(number) {
-                bill::count(resident.kind(), -1, resident.bytes());
+                bill::count(&*resident, -1);
                 leavers.push(Leaver { fd, resident });
             }
         }
@@ -327,10 +382,17 @@ impl Drop for Lot {
     fn drop(&mut self) {
         for number in 0..self.table.places() {
             if let Some(resident) = self.table.remove(number) {
-                bill::count(resident.kind(), -1, resident.bytes());
-                counters::closed();
+                closed(&*resident);
             }
         }
+    }
+}
+
+/// A resident is no more.
+fn closed(resident: &dyn Resident) {
+    bill::count(resident, -1);
+    if resident.is_client() {
+        counters::closed();
     }
 }
 

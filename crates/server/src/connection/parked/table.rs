@@ -157,8 +157,8 @@ impl Table {
 mod tests {
     use super::super::{Kind, Next, Watch};
     use super::*;
+    use crate::connection::socket::Socket;
     use std::io;
-    use std::os::fd::OwnedFd;
     use std::time::Duration;
 
     struct Nobody;
@@ -185,7 +185,7 @@ mod tests {
         fn next(&mut self) -> Next {
             Next::Leave
         }
-        fn leave(self: Box<Self>, _: OwnedFd) {}
+        fn leave(self: Box<Self>, _: Socket) {}
     }
 
     fn passed(table: &mut Table, ms: u64) -> Vec<u32> {

@@ -1,6 +1,7 @@
 //! Records of a TLS connection: what the library makes of bytes that came, and what it makes of those that are to go.
 //! No socket here. Around: `connection::tls`, which has the buffers.
 
+use super::record_layer::{self, Heard, Layer};
 use rustls::Error;
 use rustls::unbuffered::{ConnectionState, EncodeError, EncryptError, ReadEarlyData, UnbufferedStatus, WriteTraffic};
 
@@ -153,4 +154,39 @@ fn encrypt<D>(writer: &mut WriteTraffic<'_, D>, sink: &mut Sink<'_>, bytes: &[u8
         }
     }
     Ok(())
+}
+
+/// The same by the record layer of a connection that was parked. Takes all records that are whole, and says what is to be said.
+pub(super) fn absorb_own(
+    layer: &mut Layer,
+    bytes: &mut [u8],
+    sink: &mut Sink<'_>,
+    say: Say<'_>,
+) -> (usize, Result<Step, Error>) {
+    let mut used = 0;
+    let refused = loop {
+        let length = match record_layer::whole(&bytes[used..]) {
+            Ok(Some(length)) => length,
+            Ok(None) => break None,
+            Err(fault) => break Some(fault),
+        };
+        match layer.open(&mut bytes[used..used + length]) {
+            Ok(Heard::Bytes(plain)) => sink.plain(plain),
+            Ok(Heard::Nothing) => {}
+            // What follows the end is not read (RFC 8446 section 6.1).
+            Ok(Heard::Ended) => return (bytes.len(), Ok(Step::Ended)),
+            Err(fault) => break Some(fault),
+        }
+        used += length;
+    };
+    if let Some(fault) = refused {
+        layer.refuse(fault, sink.outgoing);
+        return (used, Err(fault.into()));
+    }
+    match say {
+        Say::Nothing => layer.answer(sink.outgoing),
+        Say::Bytes(bytes) => layer.write(bytes, sink.outgoing),
+        Say::Goodbye => layer.say_goodbye(sink.outgoing),
+    }
+    (used, Ok(Step::Blocked))
 }

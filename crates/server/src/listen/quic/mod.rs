@@ -12,7 +12,7 @@
 //! ```
 
 mod bursts;
-mod ids;
+pub(super) mod ids;
 mod keys;
 mod mail;
 mod tokens;
@@ -26,8 +26,8 @@ use crate::process_settings::ListenAddress;
 use crate::snapshot::ThreadSnapshot;
 use crate::tls::quic::with_client;
 use bytes::BytesMut;
-pub use ids::LEN as ID_LEN;
-use ids::{Ids, Owner};
+use ids::{Ids, Owner, ServerId};
+pub use ids::{LEN as ID_LEN, SOCKET as ID_SOCKET};
 use mail::{Letter, Mailbox};
 use quinn_proto::{
     ConnectionEvent, ConnectionHandle, DatagramEvent, EcnCodepoint, EndpointConfig, EndpointEvent, Incoming,
@@ -65,7 +65,7 @@ pub struct Endpoint {
     listener: Rc<Listener>,
     udp: UdpSocketState,
     proto: RefCell<quinn_proto::Endpoint>,
-    links: RefCell<Vec<Option<Rc<Link>>>>,
+    links: RefCell<Vec<Option<Rc<QuicLink>>>>,
     incoming: RefCell<VecDeque<Incoming>>,
     ids: Ids,
     mailbox: Arc<Mailbox>,
@@ -83,7 +83,7 @@ pub struct Endpoint {
 }
 
 /// A connection as its endpoint knows it.
-pub struct Link {
+pub struct QuicLink {
     /// Where it belongs.
     pub endpoint: Rc<Endpoint>,
     handle: ConnectionHandle,
@@ -114,11 +114,13 @@ impl Endpoint {
     fn new(listener: Rc<Listener>) -> io::Result<Endpoint> {
         let udp = UdpSocketState::new(UdpSockRef::from(&listener.fd))?;
         let snapshot = crate::worker::snapshot();
-        let host_key = settings(&snapshot, &listener).quic_host_key.clone();
+        let conf = settings(&snapshot, &listener);
+        let server = Arc::new(ServerId::new(*conf.quic_server_id));
+        let host_key = conf.quic_host_key.clone();
         let host_key = host_key.as_deref().unwrap_or(keys::own());
         let (number, mailbox) = mail::open().ok_or_else(|| io::Error::other("too many QUIC sockets"))?;
         let owner = Owner { socket: listener.place as u16, endpoint: number };
-        let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)) };
+        let ids = Ids { owner, keys: Arc::new(keys::Ring::new(host_key)), server };
         let mut config = EndpointConfig::new(ids.keys.clone());
         let maker = ids.clone();
         config.cid_generator(move || Box::new(maker.clone()));
@@ -175,6 +177,7 @@ impl Endpoint {
         }
         let conf = settings(&snapshot, &self.listener);
         self.ids.keys.turn(conf.quic_host_key.as_deref().unwrap_or(keys::own()));
+        self.ids.server.set(*conf.quic_server_id);
         self.retry.set(*conf.quic_retry);
         self.gso.set(*conf.quic_gso);
         let core = &snapshot.location(root(&snapshot, &self.listener)).conf.core;
@@ -312,7 +315,7 @@ impl Endpoint {
             (_, ListenAddress::Inet(a)) => Address::Inet(*a),
             (_, ListenAddress::Unix(path)) => Address::Unix(path.clone()),
         };
-        let Some(client) = connection::new_quic(remote, local, self.listener.number) else {
+        let Some(client) = connection::begin::new_quic(remote, local, self.listener.number) else {
             return Some(self.proto.borrow_mut().refuse(incoming, answer));
         };
         let config = transport::is_inside(&incoming).then(|| self.inside.borrow().clone()).flatten();
@@ -320,7 +323,7 @@ impl Endpoint {
         let accepted = with_client(&client, accept);
         match accepted {
             Ok((handle, connection)) => {
-                let link = Rc::new(Link {
+                let link = Rc::new(QuicLink {
                     endpoint: self.clone(),
                     handle,
                     inbox: RefCell::default(),
@@ -332,7 +335,7 @@ impl Endpoint {
                 }
                 links[handle.0] = Some(link.clone());
                 drop(links);
-                connection::start_quic(link, connection, client);
+                connection::begin::start_quic(link, connection, client);
                 None
             }
             Err(e) => {
@@ -393,7 +396,7 @@ impl Drop for Endpoint {
     }
 }
 
-impl Link {
+impl QuicLink {
     /// The running task is the connection: it is woken by its datagrams.
     pub fn adopt(&self) {
         self.task.set(runtime::current());

@@ -1,6 +1,7 @@
 //! Sets of keys (RFC 7517) for `auth_jwt`: read from files or asked for by subrequests, kept by each thread, and what they say of a
 //! signature. A key fits only the algorithms of its own kind, so a public key is never taken for a secret.
 
+use super::encrypted;
 use crate::config::complex::Complex;
 use crate::config::{Scope, setters};
 use crate::log_error;
@@ -83,7 +84,12 @@ pub(super) fn source(
 
 /// A set of keys.
 #[derive(Debug, Default)]
-pub(super) struct Keys(Vec<Key>);
+pub struct Keys {
+    /// Those that signatures are judged by.
+    signing: Vec<Key>,
+    /// Those that open encrypted tokens.
+    opening: Vec<encrypted::Key>,
+}
 
 #[derive(Debug)]
 struct Key {
@@ -130,7 +136,21 @@ impl Keys {
         if list.len() > MAX_KEYS {
             return Err("it has too many keys");
         }
-        Ok(Keys(list.iter().filter_map(key).collect()))
+        let (signing, opening) = (list.iter().filter_map(key), list.iter().filter_map(encrypted::key));
+        Ok(Keys { signing: signing.collect(), opening: opening.collect() })
+    }
+
+    /// The same of a set that anybody may read: a secret in it would be none.
+    pub fn parse_public(bytes: &[u8]) -> Result<Keys, &'static str> {
+        let mut keys = Keys::parse(bytes)?;
+        keys.signing.retain(|key| !matches!(key.material, Material::Secret(_)));
+        keys.opening.clear();
+        Ok(keys)
+    }
+
+    /// Opens an encrypted token.
+    pub(super) fn open(&self, token: &wire::jwt::Encrypted<'_>) -> Result<Vec<u8>, String> {
+        encrypted::open(&self.opening, token)
     }
 
     /// Whether one of the keys has made a signature.
@@ -148,7 +168,7 @@ impl Keys {
         };
         let fits = |key: &&Key| key.algorithm.as_deref().is_none_or(|own| own == algorithm);
         let mut tried = false;
-        for key in self.0.iter().filter(named).filter(fits) {
+        for key in self.signing.iter().filter(named).filter(fits) {
             match key.material.verify(algorithm, signed, signature) {
                 Some(true) => return Ok(()),
                 Some(false) => tried = true,
@@ -278,7 +298,10 @@ pub(super) async fn find(r: &mut Request, sources: &[Source], cache: Duration) -
             log_error!(r, Error, "JWT: neither \"auth_jwt_key_file\" nor \"auth_jwt_key_request\" is set");
             Err(Verdict::Status(500))
         }
-        Err(all) => Ok(Rc::new(Keys(all.iter().flat_map(|keys| keys.0.iter()).map(Key::copy).collect()))),
+        Err(all) => Ok(Rc::new(Keys {
+            signing: all.iter().flat_map(|keys| keys.signing.iter()).map(Key::copy).collect(),
+            opening: all.iter().flat_map(|keys| keys.opening.iter()).cloned().collect(),
+        })),
     }
 }
 

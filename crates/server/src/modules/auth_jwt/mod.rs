@@ -1,7 +1,9 @@
 //! `auth_jwt`: a request is let in by a signed token (NGINX Plus' `ngx_http_auth_jwt_module`; RFC 7519). Keys are sets of RFC 7517,
-//! from a file or from a subrequest (`keys`); what a token says is in variables once its signature was found right.
+//! from a file or from a subrequest (`keys`); what a token says is in variables once its signature was found right, or once it was
+//! opened, where it is encrypted (`encrypted`).
 
-mod keys;
+mod encrypted;
+pub mod keys;
 
 use crate::config::complex::Complex;
 use crate::config::setters;
@@ -27,7 +29,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("auth_jwt_key_request", |s, n| keys::source(s, n, keys::request)),
     http("auth_jwt_key_cache", |s, n| setters::time(&mut s.level.conf.auth_jwt.auth_jwt_key_cache, n)),
     http("auth_jwt_leeway", |s, n| setters::seconds(&mut s.level.conf.auth_jwt.auth_jwt_leeway, n)),
-    http("auth_jwt_type", auth_jwt_type),
+    http("auth_jwt_type", |s, n| setters::one_of(&mut s.level.conf.auth_jwt.auth_jwt_type, n, &TYPES)),
     http("auth_jwt_require", require),
     http("auth_jwt_claim_set", |s, n| set_variable(s, n, |context| &context.claims)),
     http("auth_jwt_header_set", |s, n| set_variable(s, n, |context| &context.header)),
@@ -53,9 +55,24 @@ pub const VARIABLES: &[crate::config::variables::Builtin] = &[crate::config::var
 /// Its place in the access phase.
 pub const HANDLER: Handler = Handler::Later(|r| r.conf().auth_jwt.is_on(), |r| Box::pin(check(r)));
 
+const TYPES: [(&str, Type); 3] = [("signed", Type::Signed), ("encrypted", Type::Encrypted), ("nested", Type::Nested)];
+
+/// How tokens are protected.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Type {
+    /// By a signature.
+    Signed,
+    /// Only this server can read them.
+    Encrypted,
+    /// A signed one inside an encrypted one.
+    Nested,
+}
+
 merged_values! {
     /// The module's values on one level.
     pub struct Conf {
+        /// `auth_jwt_type`
+        auth_jwt_type: Type = Type::Signed,
         /// The realm, and where the token is.
         auth_jwt: Option<Arc<Asked>> = None,
         /// Where keys are.
@@ -101,6 +118,13 @@ pub struct Context {
     payload: Vec<u8>,
 }
 
+impl Context {
+    /// What the token says, for who asks for nothing else.
+    pub fn into_claims(self) -> Value {
+        self.claims
+    }
+}
+
 fn auth_jwt(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let (realm, rest) = node.args.split_first().ok_or_else(|| Problem::invalid_arguments(node))?;
     let asked = if *realm == "off" && rest.is_empty() {
@@ -117,17 +141,6 @@ fn auth_jwt(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         Some(Arc::new(Asked { realm: Complex::compile(scope.build, realm)?, token }))
     };
     setters::value(&mut scope.level.conf.auth_jwt.auth_jwt, node, asked)
-}
-
-fn auth_jwt_type(_: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    match node.args[0].text.as_slice() {
-        b"signed" => Ok(()),
-        b"encrypted" | b"nested" => {
-            let help = "tokens that are encrypted would need the private key of this server in a file of keys; signed ones are checked";
-            Err(node.problem("encrypted tokens are not supported".to_owned()).with_help(Some(help.to_owned())))
-        }
-        _ => Err(node.problem(format!("invalid value \"{}\"", node.args[0].as_str()))),
-    }
 }
 
 fn require(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -171,7 +184,7 @@ fn value_of(r: &mut Request, part: fn(&Context) -> &Value, path: &[Box<str>]) ->
 }
 
 /// A value as a text; a list is its elements with commas between them.
-fn text_of(value: &Value) -> Option<String> {
+pub fn text_of(value: &Value) -> Option<String> {
     match value {
         Value::Null => None,
         Value::String(text) => Some(text.clone()),
@@ -193,7 +206,13 @@ async fn check(r: &mut Request) -> Verdict {
         Ok(keys) => keys,
         Err(verdict) => return verdict,
     };
-    let context = match judge(r.get(token), &keys, conf.auth_jwt_leeway.as_secs()) {
+    let (text, leeway) = (r.get(token), conf.auth_jwt_leeway.as_secs());
+    let judged = match *conf.auth_jwt_type {
+        Type::Signed => judge(text, &keys, leeway),
+        Type::Encrypted => open(text, &keys).and_then(|(header, payload)| claims(header, payload, leeway)),
+        Type::Nested => open(text, &keys).and_then(|(_, inner)| judge(&inner, &keys, leeway)),
+    };
+    let context = match judged {
         Ok(context) => context,
         Err(text) => {
             log_error!(r, Error, "JWT: {text}");
@@ -227,7 +246,7 @@ fn token(r: &mut Request, asked: &Asked) -> Option<Text> {
 }
 
 /// Whether a token is signed by one of the keys, and holds now.
-fn judge(text: &[u8], keys: &keys::Keys, leeway: u64) -> Result<Context, String> {
+pub fn judge(text: &[u8], keys: &keys::Keys, leeway: u64) -> Result<Context, String> {
     let token = jwt::parse(text).map_err(|e| match e {
         NoToken::TooLong => "the token is too long".to_owned(),
         NoToken::Parts(5) => "the token is encrypted".to_owned(),
@@ -235,9 +254,8 @@ fn judge(text: &[u8], keys: &keys::Keys, leeway: u64) -> Result<Context, String>
         NoToken::Encoding => "the token is not base64url".to_owned(),
     })?;
     let header: Value = serde_json::from_slice(&token.header).map_err(|_| "its header is no JSON")?;
-    let claims: Value = serde_json::from_slice(&token.payload).map_err(|_| "its payload is no JSON")?;
-    if !header.is_object() || !claims.is_object() {
-        return Err("its header or payload is no object".to_owned());
+    if !header.is_object() {
+        return Err("its header is no object".to_owned());
     }
     // RFC 7515 section 4.1.11: what must be understood and is not.
     if header.get("crit").is_some() {
@@ -246,6 +264,28 @@ fn judge(text: &[u8], keys: &keys::Keys, leeway: u64) -> Result<Context, String>
     let algorithm = header.get("alg").and_then(Value::as_str).ok_or("its header names no algorithm")?;
     let kid = header.get("kid").and_then(Value::as_str);
     keys.verify(algorithm, kid, token.signed, &token.signature)?;
+    claims(header, token.payload, leeway)
+}
+
+/// Opens an encrypted token: its header, and what is in it.
+fn open(text: &[u8], keys: &keys::Keys) -> Result<(Value, Vec<u8>), String> {
+    let token = jwt::parse_encrypted(text).map_err(|e| match e {
+        NoToken::TooLong => "the token is too long".to_owned(),
+        NoToken::Parts(3) => "the token is not encrypted".to_owned(),
+        NoToken::Parts(n) => format!("the token has {n} parts"),
+        NoToken::Encoding => "the token is not base64url".to_owned(),
+    })?;
+    let plain = keys.open(&token)?;
+    let header = serde_json::from_slice(&token.header).map_err(|_| "its header is no JSON")?;
+    Ok((header, plain))
+}
+
+/// What a token says that is authentic, if it holds now.
+fn claims(header: Value, payload: Vec<u8>, leeway: u64) -> Result<Context, String> {
+    let claims: Value = serde_json::from_slice(&payload).map_err(|_| "its payload is no JSON")?;
+    if !claims.is_object() {
+        return Err("its payload is no object".to_owned());
+    }
     let now = clock::wall_seconds().max(0) as f64;
     let (time, leeway) =
         (|name: &str| claims.get(name).map(|v| v.as_f64().ok_or(format!("\"{name}\" is no number"))), leeway as f64);
@@ -257,7 +297,7 @@ fn judge(text: &[u8], keys: &keys::Keys, leeway: u64) -> Result<Context, String>
         Some(nbf) if now + leeway < nbf => return Err("the token does not hold yet".to_owned()),
         _ => {}
     }
-    Ok(Context { header, claims, payload: token.payload })
+    Ok(Context { header, claims, payload })
 }
 
 /// 401 with what RFC 6750 section 3 wants to be said.

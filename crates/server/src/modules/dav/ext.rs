@@ -144,7 +144,7 @@ async fn read_xml(r: &mut Request) -> Result<Vec<u8>, Verdict> {
 }
 
 /// One resource that is told of.
-struct Found {
+struct Resource {
     /// Its path, escaped.
     href: Vec<u8>,
     /// The path as locks know it.
@@ -203,17 +203,17 @@ fn failed(r: &Request, path: &Path, e: &io::Error) -> Verdict {
     })
 }
 
-fn describe(uri: &[u8], facts: &Metadata) -> Found {
+fn describe(uri: &[u8], facts: &Metadata) -> Resource {
     let mut href = Vec::new();
     escape_uri(uri, Escape::Uri, &mut href);
     let bare = uri.strip_suffix(b"/").unwrap_or(uri);
     let name = bare[memchr::memrchr(b'/', bare).map_or(0, |at| at + 1)..].to_vec();
     let (is_folder, size, mtime) = (facts.is_dir(), facts.len(), facts.mtime());
-    Found { href, uri: uri.to_vec(), name, is_folder, size, mtime }
+    Resource { href, uri: uri.to_vec(), name, is_folder, size, mtime }
 }
 
 /// Adds what is in a folder. False: there is too much of it. Links are told of as what they lead to, and not followed further.
-fn walk(folder: &Path, uri: &[u8], levels: usize, list: &mut Vec<Found>) -> bool {
+fn walk(folder: &Path, uri: &[u8], levels: usize, list: &mut Vec<Resource>) -> bool {
     if levels == 0 {
         return true;
     }
@@ -241,7 +241,7 @@ fn walk(folder: &Path, uri: &[u8], levels: usize, list: &mut Vec<Found>) -> bool
 const KNOWN: [&[u8]; 6] =
     [b"displayname", b"getcontentlength", b"getlastmodified", b"resourcetype", b"lockdiscovery", b"supportedlock"];
 
-fn response(found: &Found, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<u8>) {
+fn response(found: &Resource, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"<D:response>\n<D:href>");
     escape_html(&found.href, out);
     out.extend_from_slice(b"</D:href>\n<D:propstat>\n<D:prop>\n");
@@ -280,7 +280,7 @@ fn response(found: &Found, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<u8>
     out.extend_from_slice(b"</D:response>\n");
 }
 
-fn property(found: &Found, name: &[u8], zone: Option<&Zone>, out: &mut Vec<u8>) {
+fn property(found: &Resource, name: &[u8], zone: Option<&Zone>, out: &mut Vec<u8>) {
     match name {
         b"displayname" => {
             out.extend_from_slice(b"<D:displayname>");

@@ -210,7 +210,7 @@ async fn receive(r: &mut Request) -> Result<Incoming, Verdict> {
         body::confirm_expectation(r);
         loop {
             let complete = body::read_some(r, &mut piece).await?;
-            body::write_file(&incoming.fd, &piece, written).map_err(|e| unwritten(r, &incoming, &e))?;
+            crate::temp::write_file(&incoming.fd, &piece, written).map_err(|e| unwritten(r, &incoming, &e))?;
             written += piece.len() as u64;
             piece.clear();
             if complete {
@@ -223,14 +223,14 @@ async fn receive(r: &mut Request) -> Result<Incoming, Verdict> {
 
 /// A body that somebody has read before: `client_body_early_read`, `mirror`.
 fn copy_stored(stored: &Stored, to: &OwnedFd) -> io::Result<()> {
-    let Some(file) = &stored.file else { return body::write_file(to, &stored.memory, 0) };
+    let Some(file) = &stored.file else { return crate::temp::write_file(to, &stored.memory, 0) };
     let (mut piece, mut at) = (vec![0; 64 * 1024], 0);
     while at < stored.len {
         let n = rustix::io::pread(&*file.fd, &mut piece[..], at)?;
         if n == 0 {
             return Err(io::ErrorKind::UnexpectedEof.into());
         }
-        body::write_file(to, &piece[..n], at)?;
+        crate::temp::write_file(to, &piece[..n], at)?;
         at += n as u64;
     }
     Ok(())

@@ -6,28 +6,25 @@ use super::state::{self, BANS, Event};
 use super::{Action, Guard, Key, Limit};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
-use crate::connection::{Address, Downstream};
+use crate::connection::Address;
+use crate::modules::refusals::refused;
 use crate::modules::variables;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
-use crate::upstream::exchange::poll_client_gone;
 use runtime::clock;
-use runtime::timer::Timer;
 use shield::bans::subject;
 use shield::challenge::{Kind, Proof};
 use shield::fingerprint::header_order;
 use shield::rates::{Above, Rate};
-use std::future::poll_fn;
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Relaxed;
-use std::task::Poll;
 use std::time::Duration;
 
 /// One request of so many is looked at for the lists of talkers.
-const SAMPLED: u64 = 8;
+const SAMPLED: u64 = 16;
 /// Requests of a guard that wait at a time.
 const MAX_WAITING: u32 = 1000;
 /// Lines of a guard in a second.
@@ -122,7 +119,8 @@ impl Who {
             Address::Unix(_) => None,
         };
         let subject = ip.map_or(0, subject);
-        let proof = challenge::proof(r, guard, subject);
+        // Nobody has cookies of a guard that gives none.
+        let proof = if guard.challenges { challenge::proof(r, guard, subject) } else { None };
         Who { ip, subject, proof, headers: None }
     }
 
@@ -309,7 +307,8 @@ fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) ->
         Action::Refuse => {
             let seconds = crate::text!(r, "{}", guard.retry_after_s);
             r.answer.headers.push(Text::from("Retry-After"), seconds);
-            r.ctx.shown_id = true;
+            let name = &guard.name;
+            refused(r, 429, "guard", format_args!("guard \"{name}\": {excess} above {}", limit.text));
             Verdict::Status(429)
         }
         Action::Close => Verdict::Status(444),
@@ -387,21 +386,5 @@ async fn wait(r: &mut Request) -> Verdict {
     };
     guard.state.waiting.fetch_add(1, Relaxed);
     let _waits = Waits(guard.state.clone());
-    // Answers to pipelined requests before this one must not wait with it.
-    if matches!(&r.downstream, Downstream::Http1(http) if !http.output.is_empty())
-        && let Err(verdict) = crate::request::flow::flush(r).await
-    {
-        return verdict;
-    }
-    let timer = Timer::new();
-    timer.set(delay);
-    let stays = poll_fn(|cx| match poll_client_gone(r, cx) {
-        Poll::Ready(()) => Poll::Ready(false),
-        Poll::Pending => timer.poll_expired(cx).map(|()| true),
-    });
-    if stays.await {
-        return Verdict::Decline;
-    }
-    crate::log_error!(r, Info, "client prematurely closed connection");
-    Verdict::Status(499)
+    crate::request::flow::delay(r, delay).await
 }

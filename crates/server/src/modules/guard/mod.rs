@@ -42,8 +42,10 @@ pub const VARIABLES: &[Builtin] = &[
 const MAX_LIMITS: usize = 32;
 /// How long a challenge's answer is good, s.
 const VALID_S: u64 = 3600;
-/// How long bans last, ms.
+/// How long bans last where nothing says it, ms.
 const BAN_MS: u64 = 600_000;
+/// `ban` without a time of its own, until all rows are read: it lasts as long as the guard's row `ban` says.
+const AS_GUARD: u64 = 0;
 /// How long an excess waits, ms.
 const DELAY_MS: u64 = 1000;
 /// How hard a proof of work is, bits.
@@ -245,6 +247,11 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         }
         guard.row(scope.build, row)?;
     }
+    for limit in &mut guard.limits {
+        if limit.action == Action::Ban(AS_GUARD) {
+            limit.action = Action::Ban(guard.ban_ms);
+        }
+    }
     let texts: Vec<&str> = guard.limits.iter().map(|limit| &*limit.text).collect();
     guard.state = State::find(&name, &texts);
     guard.challenges = guard.limits.iter().any(|l| matches!(l.action, Action::Challenge | Action::Work));
@@ -295,13 +302,21 @@ impl Guard {
         Ok(())
     }
 
-    /// `ban TIME [unanswered=NUMBER]`
+    /// `ban [TIME] [unanswered=NUMBER]`
     fn ban(&mut self, row: &Node) -> Result<(), Problem> {
-        let [time, rest @ ..] = row.args.as_slice() else { return Err(Problem::invalid_arguments(row)) };
-        self.ban_ms = milliseconds(&time.text).ok_or_else(|| Problem::invalid_parameter(time))?;
-        for word in rest {
-            let number = word.text.strip_prefix(b"unanswered=").and_then(value::number).filter(|n| *n > 0);
-            self.unanswered = Some(number.ok_or_else(|| Problem::invalid_parameter(word))?);
+        if row.args.is_empty() {
+            return Err(Problem::invalid_arguments(row));
+        }
+        for (at, word) in row.args.iter().enumerate() {
+            let bad = || Problem::invalid_parameter(word);
+            match word.text.strip_prefix(b"unanswered=") {
+                Some(number) => {
+                    let number = value::number(number).filter(|n| *n > 0);
+                    self.unanswered = Some(number.ok_or_else(bad)?);
+                }
+                None if at == 0 => self.ban_ms = milliseconds(&word.text).ok_or_else(bad)?,
+                None => return Err(bad()),
+            }
         }
         Ok(())
     }
@@ -374,7 +389,7 @@ fn read_action(word: &Word) -> Option<Action> {
         (b"work", None) => Action::Work,
         (b"refuse", None) => Action::Refuse,
         (b"close", None) => Action::Close,
-        (b"ban", None) => Action::Ban(BAN_MS),
+        (b"ban", None) => Action::Ban(AS_GUARD),
         (b"ban", Some(time)) => Action::Ban(milliseconds(time)?),
         _ => return None,
     })

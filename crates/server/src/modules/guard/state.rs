@@ -6,9 +6,9 @@ use crate::status::tally::Tally;
 use runtime::clock;
 use shield::attack::{Attack, Seen};
 use shield::bans::{Bans, subject};
+use shield::hash::Keyed;
 use shield::rates::Rates;
 use shield::top::Top;
-use std::hash::RandomState;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
@@ -57,7 +57,7 @@ pub struct State {
     pub counts: Tally<10>,
     /// For each limit: its table, and requests that were above it.
     pub(super) limits: Vec<Shared>,
-    pub(super) hasher: RandomState,
+    pub(super) hasher: Keyed,
     /// Challenges that addresses have left unanswered.
     pub(super) unanswered: Rates,
     /// Addresses of which somebody has answered one.
@@ -99,7 +99,7 @@ impl State {
         State {
             counts: Tally::new(),
             limits: limits.iter().map(shared).collect(),
-            hasher: RandomState::new(),
+            hasher: Keyed::random(),
             unanswered: Rates::new(columns),
             answered: Rates::new(columns),
             waiting: AtomicU32::new(0),

@@ -27,14 +27,14 @@ const MAX_IDLE: usize = 1024;
 /// Addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 4;
 
-struct Link {
+struct FetchLink {
     socket: Socket,
     requests: u64,
     began_ms: u64,
 }
 
 struct Idle {
-    link: Link,
+    link: FetchLink,
     until_ms: u64,
 }
 
@@ -60,7 +60,7 @@ pub(super) async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
         let was_kept = kept.is_some();
         let mut link = match kept.take() {
             Some(link) => link,
-            None => Link { socket: open(&call).await?, requests: 0, began_ms: runtime::clock::monotonic_ms() },
+            None => FetchLink { socket: open(&call).await?, requests: 0, began_ms: runtime::clock::monotonic_ms() },
         };
         let begun = match write(&mut link.socket, &call).await {
             Ok(()) => read_head(&mut link.socket, &call).await,
@@ -83,7 +83,7 @@ pub(super) async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
 }
 
 /// A connection that waits.
-fn take(key: &str, keep: Keep) -> Option<Link> {
+fn take(key: &str, keep: Keep) -> Option<FetchLink> {
     if keep.most == 0 {
         return None;
     }
@@ -103,7 +103,7 @@ fn take(key: &str, keep: Keep) -> Option<Link> {
     })
 }
 
-fn give(key: String, link: Link, keep: Keep) {
+fn give(key: String, link: FetchLink, keep: Keep) {
     if keep.most == 0 || link.requests >= keep.requests {
         return;
     }

@@ -85,7 +85,7 @@ impl Context {
             said.insert(0, "pending events".to_owned());
         }
         let Some(snapshot) = self.snapshot.upgrade().filter(|_| reusable && !pending) else { return said };
-        let mut idle = snapshot.js.idle.borrow_mut();
+        let mut idle = snapshot.kept.get::<Pool>().idle.borrow_mut();
         let own = idle.entry(Arc::as_ptr(&self.program) as usize).or_default();
         if own.len() < most {
             own.push(self.engine.clone());
@@ -107,7 +107,8 @@ pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
     }
     // The engine that njs has otherwise gives each request a context of its own.
     let most = if *r.conf().js.qjs { *r.conf().js.context_reuse as usize } else { 0 };
-    let idle = r.snapshot.js.idle.borrow_mut().get_mut(&(Arc::as_ptr(&program) as usize)).and_then(Vec::pop);
+    let idle =
+        r.snapshot.kept.get::<Pool>().idle.borrow_mut().get_mut(&(Arc::as_ptr(&program) as usize)).and_then(Vec::pop);
     let engine = match idle {
         Some(engine) => engine,
         None => {
@@ -143,7 +144,7 @@ pub fn of(r: &mut Request) -> Option<Rc<Engine>> {
 
 /// The number of a variable that the configuration uses.
 pub fn variable(r: &Request, name: &[u8]) -> Option<VariableId> {
-    let names = r.snapshot.js.names.get_or_init(|| {
+    let names = r.snapshot.kept.get::<Pool>().names.get_or_init(|| {
         let all = r.snapshot.variables.iter().enumerate();
         all.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect()
     });

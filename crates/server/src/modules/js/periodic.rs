@@ -1,7 +1,7 @@
 //! `js_periodic`: functions that run from time to time, without a client. Each is a task of its thread; what it runs for looks like a request
 //! of its location.
 
-use super::machine;
+use super::machine::{self, Pool};
 use super::run::{complain, only};
 use crate::connection::{Address, Client, Downstream};
 use crate::request::Request;
@@ -52,8 +52,8 @@ pub fn start(snapshot: &Rc<ThreadSnapshot>) {
 /// A thread serves nothing new under it.
 pub fn leave(snapshot: &ThreadSnapshot) {
     for snapshot in std::iter::once(snapshot).chain(snapshot.stream.as_deref()) {
-        snapshot.js.exiting.set(true);
-        snapshot.js.tasks.borrow().iter().for_each(|task| runtime::wake(*task));
+        snapshot.kept.get::<Pool>().exiting.set(true);
+        snapshot.kept.get::<Pool>().tasks.borrow().iter().for_each(|task| runtime::wake(*task));
     }
 }
 
@@ -85,15 +85,15 @@ impl Periodic {
 async fn live(snapshot: Weak<ThreadSnapshot>, periodic: Arc<Periodic>) {
     let task = runtime::current();
     if let Some(snapshot) = snapshot.upgrade() {
-        snapshot.js.tasks.borrow_mut().push(task);
+        snapshot.kept.get::<Pool>().tasks.borrow_mut().push(task);
     }
     let mut is_first = true;
-    let is_over = || snapshot.upgrade().is_none_or(|s| s.js.exiting.get());
+    let is_over = || snapshot.upgrade().is_none_or(|s| s.kept.get::<Pool>().exiting.get());
     loop {
         let timer = Timer::new();
         timer.set(periodic.pause(std::mem::take(&mut is_first)));
         poll_fn(|cx| if is_over() { Poll::Ready(()) } else { timer.poll_expired(cx) }).await;
-        let Some(snapshot) = snapshot.upgrade().filter(|s| !s.js.exiting.get()) else { return };
+        let Some(snapshot) = snapshot.upgrade().filter(|s| !s.kept.get::<Pool>().exiting.get()) else { return };
         turn(&snapshot, &periodic).await;
     }
 }
@@ -125,7 +125,7 @@ async fn run(
         return Ok(());
     }
     poll_fn(|cx| {
-        if snapshot.js.exiting.get() {
+        if snapshot.kept.get::<Pool>().exiting.get() {
             return Poll::Ready(Ok(()));
         }
         super::current::enter(r, || engine.poll(cx))

@@ -3,7 +3,8 @@
 use super::machine;
 use super::run::{self, End, with_request};
 use crate::log_error;
-use crate::request::filter::{BodyFilter, Chunk as Piece, Rest};
+use crate::request::chunk::Chunk as Piece;
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, body, finish as special};

@@ -7,7 +7,7 @@ use crate::connection::Downstream;
 use crate::request::body::Stored;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::{self, From, Verdict};
-use crate::request::subrequest::{self, Mode, Options, SubSession};
+use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Method, Request, Text, end, include};
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Object, Result};
@@ -73,7 +73,7 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
     }
     r.flow.subrequests += 1;
     let mode = if call.detached { Mode::Discard } else { Mode::Capture };
-    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(SubSession::new(mode)));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::parent(mode));
     child.copy_shared(r);
     let options = Options { mode, with_body: call.body.is_none(), get: call.method.is_empty() };
     subrequest::prepare(&mut child, r, path, args, &options);
@@ -112,10 +112,7 @@ async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
         answer::all(&child).into_iter().map(|(n, v)| Item::List(vec![Item::Text(n), Item::Text(v)])).collect();
     let text = |text: Text| Item::Text(child.get(text).to_vec());
     let (uri, method, args) = (text(child.head.uri), text(child.head.method_name), text(child.head.args));
-    let body = match &mut child.downstream {
-        Downstream::Sub(sub) => std::mem::take(&mut sub.captured),
-        _ => Vec::new(),
-    };
+    let body = child.downstream.take_captured().unwrap_or_default();
     let _ = current::request(|r| {
         r.adopt_values(&child);
         Ok(())

@@ -2,12 +2,13 @@
 //! own method. To: the try, with what the program said beside the peer.
 
 use super::current::{self, Phase};
-use super::{Chunk, phases};
+use super::phases;
 use crate::config::Scope;
 use crate::config::setters::duplicate;
 use crate::connection::Address;
+use crate::modules::lua::chunk::Program;
 use crate::request::Request;
-use crate::upstream::choose::{SelectedPeer, Selection};
+use crate::upstream::choose::{self, ProgramChoice, SelectedPeer, Selection};
 use crate::upstream::group::{Group, Keepalive};
 use crate::upstream::job::Changes;
 use crate::upstream::peer::{Peer, PeerSettings, name_of};
@@ -29,14 +30,6 @@ const KEPT: usize = 32;
 /// What messages say of a call outside of its phase.
 const NOT_HERE: &str = "API disabled in the current context";
 
-/// A group's program.
-#[derive(Debug)]
-pub struct Program {
-    chunk: Arc<Chunk>,
-    /// `balancer_keepalive`
-    pub kept: usize,
-}
-
 /// What a program says of one try.
 #[derive(Default)]
 pub struct Said {
@@ -51,16 +44,6 @@ pub struct Said {
     changes: Changes,
 }
 
-/// What became of asking a program.
-pub enum Answer {
-    /// This peer.
-    Peer(SelectedPeer),
-    /// Whomever the group's method takes.
-    Usual,
-    /// Nobody: the request ends with this status.
-    Refused(u16),
-}
-
 /// `balancer_by_lua*`
 pub fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let chunk = super::chunk(scope, node, 0)?;
@@ -68,6 +51,7 @@ pub fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> 
     if block.balancer.is_some() {
         return Err(duplicate(node));
     }
+    choose::install(ask);
     block.balancer = Some(Program { chunk, kept: KEPT });
     if block.method.is_some() {
         scope.build.problems.push(node.warning("load balancing method redefined".to_owned()));
@@ -89,7 +73,7 @@ pub fn keepalive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> 
 }
 
 /// Asks a group's program whom to ask.
-pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Selection) -> Answer {
+pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Selection) -> ProgramChoice {
     selection.said.asked += 1;
     // What the try before came to.
     let failure = r.attempts.all.last().filter(|_| selection.said.asked > 1).map(|before| match before.status {
@@ -109,13 +93,13 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Se
     let called = phases::call::<()>(r, &program.chunk, Phase::Balancer);
     let context = r.ctx.lua.get_or_insert_default();
     let (said, exit) = (context.balancer.take(), context.exit.take());
-    let Some(said) = said.filter(|_| called.is_some()) else { return Answer::Refused(500) };
+    let Some(said) = said.filter(|_| called.is_some()) else { return ProgramChoice::Refused(500) };
     match exit {
         None | Some(0) => {}
         // NGX_BUSY, NGX_DECLINED
-        Some(-3 | -5) => return Answer::Refused(502),
-        Some(status @ 300..1000) => return Answer::Refused(status as u16),
-        Some(_) => return Answer::Refused(500),
+        Some(-3 | -5) => return ProgramChoice::Refused(502),
+        Some(status @ 300..1000) => return ProgramChoice::Refused(status as u16),
+        Some(_) => return ProgramChoice::Refused(500),
     }
     let Said { peer: address, more, kept, timeouts, changes, .. } = *said;
     for (timeout, own) in r.attempts.timeouts.iter_mut().zip(timeouts) {
@@ -123,14 +107,14 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Se
     }
     selection.said.more += more;
     selection.said.changes = changes.is_any().then(|| Box::new(changes));
-    let Some(address) = address else { return Answer::Usual };
+    let Some(address) = address else { return ProgramChoice::Usual };
     let kept = kept.map(|(timeout, requests)| Keepalive {
         connections: Some(program.kept),
         requests,
         timeout,
         ..Keepalive::default()
     });
-    Answer::Peer(SelectedPeer::beside(peer(group, address, kept)))
+    ProgramChoice::Peer(SelectedPeer::beside(peer(group, address, kept)))
 }
 
 type Known = HashMap<(u32, Address), Arc<Peer>>;

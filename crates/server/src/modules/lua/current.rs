@@ -2,6 +2,7 @@
 //! taken back when it waits; between turns nothing of a request is in Lua's hands.
 
 use super::machine::Machine;
+use super::watch::Running;
 use crate::request::Request;
 use ::lua::Fault;
 use scoped_tls_hkt::scoped_thread_local;
@@ -62,9 +63,38 @@ pub enum Phase {
     ProxyVerify,
     /// `preread_by_lua*`, in `stream`.
     Preread,
+    /// `ssl_session_fetch_by_lua*`
+    SessionFetch,
+    /// `ssl_session_store_by_lua*`
+    SessionStore,
 }
 
 impl Phase {
+    /// All of them, by their numbers.
+    pub const ALL: &'static [Phase] = &[
+        Phase::Init,
+        Phase::InitWorker,
+        Phase::ExitWorker,
+        Phase::Set,
+        Phase::ServerRewrite,
+        Phase::Rewrite,
+        Phase::Access,
+        Phase::Precontent,
+        Phase::Content,
+        Phase::HeaderFilter,
+        Phase::BodyFilter,
+        Phase::Log,
+        Phase::Timer,
+        Phase::Balancer,
+        Phase::ClientHello,
+        Phase::Certificate,
+        Phase::ProxyCertificate,
+        Phase::ProxyVerify,
+        Phase::Preread,
+        Phase::SessionFetch,
+        Phase::SessionStore,
+    ];
+
     /// What `ngx.get_phase` says.
     pub fn label(self) -> &'static str {
         match self {
@@ -87,6 +117,8 @@ impl Phase {
             Phase::ProxyCertificate => "proxy_ssl_cert",
             Phase::ProxyVerify => "proxy_ssl_verify",
             Phase::Preread => "preread",
+            Phase::SessionFetch => "ssl_session_fetch",
+            Phase::SessionStore => "ssl_session_store",
         }
     }
 
@@ -112,6 +144,8 @@ impl Phase {
             Phase::ProxyCertificate => "proxy_ssl_certificate_by_lua*",
             Phase::ProxyVerify => "proxy_ssl_verify_by_lua*",
             Phase::Preread => "preread_by_lua*",
+            Phase::SessionFetch => "ssl_session_fetch_by_lua*",
+            Phase::SessionStore => "ssl_session_store_by_lua*",
         }
     }
 
@@ -133,12 +167,18 @@ pub const ANSWERING: Phases = Phases(
         | Phase::Content.bit(),
 );
 /// Those of a handshake with a client. There is no request yet, but what it would be of.
-pub const HANDSHAKING: Phases = Phases(Phase::ClientHello.bit() | Phase::Certificate.bit());
+pub const HANDSHAKING: Phases =
+    Phases(Phase::ClientHello.bit() | Phase::Certificate.bit() | Phase::SessionFetch.bit() | Phase::SessionStore.bit());
 /// Those of a handshake with a peer.
 pub const UPSTREAM_HANDSHAKING: Phases = Phases(Phase::ProxyCertificate.bit() | Phase::ProxyVerify.bit());
 /// Those whose programs run as coroutines.
-pub const WAITING: Phases =
-    Phases(ANSWERING.0 | Phase::Timer.bit() | HANDSHAKING.0 | UPSTREAM_HANDSHAKING.0 | Phase::Preread.bit());
+pub const WAITING: Phases = Phases(
+    ANSWERING.0
+        | Phase::Timer.bit()
+        | HANDSHAKING.0 & !Phase::SessionStore.bit()
+        | UPSTREAM_HANDSHAKING.0
+        | Phase::Preread.bit(),
+);
 /// Those that have a request whose answer's head may still be changed.
 pub const BEFORE_BODY: Phases = Phases(ANSWERING.0 | Phase::Set.bit() | Phase::HeaderFilter.bit());
 /// Those that have a request.
@@ -266,6 +306,8 @@ pub fn enter_as<T>(
     let owner = r.as_deref_mut().map_or(owner, owner_of);
     let before = (PHASE.replace(phase), MACHINE.replace(Some(machine.clone())));
     let _restore = Restore(before.0, before.1, OWNER.replace(owner), ROOT.replace(root));
+    let program = r.as_deref().and_then(|r| r.conf().lua.program(phase));
+    let _running = Running::begin(program, phase, machine.bounded);
     match r {
         Some(r) => REQUEST.set(r, run),
         None => run(),

@@ -9,8 +9,11 @@ use std::rc::Rc;
 /// Their names and texts. Each gets the tools of `prelude.lua` and gives back the library.
 const LIBRARIES: &[(&str, &[u8])] = &[
     ("ngx.balancer", include_bytes!("library/balancer.lua")),
+    ("ngx.pipe", include_bytes!("library/pipe.lua")),
+    ("ngx.ocsp", include_bytes!("library/ocsp.lua")),
     ("ngx.ssl", include_bytes!("library/ssl.lua")),
     ("ngx.ssl.clienthello", include_bytes!("library/clienthello.lua")),
+    ("ngx.ssl.session", include_bytes!("library/ssl_session.lua")),
     ("ngx.ssl.proxysslcert", include_bytes!("library/proxysslcert.lua")),
     ("ngx.ssl.proxysslverify", include_bytes!("library/proxysslverify.lua")),
 ];

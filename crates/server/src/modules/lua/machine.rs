@@ -2,8 +2,9 @@
 //! Made when a thread takes a configuration; goes with the last request and timer under it.
 
 use super::current::{self, Phase};
-use super::{Chunk, Source, api, run};
+use super::{api, run, watch};
 use crate::log::error::Level;
+use crate::modules::lua::chunk::{Chunk, Source};
 use crate::request::Request;
 use crate::snapshot::{ThreadSnapshot, VariableId};
 use ::lua::machine as base;
@@ -38,6 +39,8 @@ pub struct Machine {
     files: RefCell<HashMap<PathBuf, Function>>,
     idle: RefCell<Vec<Thread>>,
     most_idle: usize,
+    /// `lua_max_run_time`: the time of its programs counts.
+    pub bounded: bool,
     /// Another configuration has taken its place, or the process ends: timers fire now.
     pub exiting: Cell<bool>,
     /// Timers that wait, and the tasks of those whose tasks have begun.
@@ -71,7 +74,7 @@ pub fn start(snapshot: &Rc<ThreadSnapshot>) {
 
 /// A thread serves nothing new under a configuration: its timers fire once more, now.
 pub fn leave(snapshot: &ThreadSnapshot) {
-    let Some(Ok(machine)) = snapshot.lua.get() else { return };
+    let Some(Ok(machine)) = snapshot.kept.get::<Made>().get() else { return };
     machine.exiting.set(true);
     if let Some(chunk) = &snapshot.main.lua.exit_worker
         && let Err(text) = machine.run_alone(chunk, Phase::ExitWorker)
@@ -82,17 +85,17 @@ pub fn leave(snapshot: &ThreadSnapshot) {
 }
 
 fn made(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, Box<str>> {
-    if let Some(made) = snapshot.lua.get() {
+    if let Some(made) = snapshot.kept.get::<Made>().get() {
         return made.clone();
     }
     let made = Machine::new(snapshot).map_err(|text| text.into_boxed_str());
-    snapshot.lua.get_or_init(|| made).clone()
+    snapshot.kept.get::<Made>().get_or_init(|| made).clone()
 }
 
 /// The machine for a request; `lua_code_cache off` makes one for each.
 pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
     let made = if *r.conf().lua.code_cache {
-        match r.snapshot.lua.get() {
+        match r.snapshot.kept.get::<Made>().get() {
             Some(Ok(machine)) => return Some(machine.clone()),
             _ => made(&r.snapshot),
         }
@@ -120,6 +123,11 @@ pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
 impl Machine {
     fn new(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, String> {
         let lua = base::new();
+        let most = *snapshot.main.lua.max_run_time;
+        if !most.is_zero() {
+            watch::bound(&lua, most).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        }
+        watch::begin(snapshot.main.lua.names.as_slice().into());
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
@@ -130,6 +138,7 @@ impl Machine {
             files: RefCell::default(),
             idle: RefCell::default(),
             most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
+            bounded: !most.is_zero(),
             exiting: Cell::new(false),
             pending: Cell::new(0),
             waiting: RefCell::default(),
@@ -143,6 +152,7 @@ impl Machine {
         });
         ::lua::regex::set_max_entries(*snapshot.main.lua.regex_cache_max_entries as usize);
         ::lua::regex::set_match_limit(*snapshot.main.lua.regex_match_limit as u32);
+        crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = &snapshot.main.lua.init {
             machine.run_alone(chunk, Phase::Init).map_err(|text| format!("init_by_lua error: {text}"))?;

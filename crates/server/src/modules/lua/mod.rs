@@ -4,10 +4,12 @@
 pub mod api;
 pub mod balancer;
 pub mod capture;
+pub mod chunk;
 pub mod current;
 pub mod library;
 pub mod machine;
 pub mod phases;
+pub mod pipe;
 pub mod raw;
 pub mod run;
 pub mod semaphore;
@@ -16,22 +18,27 @@ pub mod socket_pool;
 pub mod socket_read;
 pub mod socket_tls;
 pub mod ssl;
+pub mod ssl_session;
 pub mod stream;
 pub mod timer;
 pub mod upstream;
+pub mod watch;
 
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::{Build, ConfigLevel, Directive, Scope, both, http, upstream, upstream_of_both};
+use crate::log::captured;
+use crate::modules::lua::chunk::{Chunk, Source};
 use crate::modules::proxy;
-use crate::modules::ssl::Protocols;
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
+use crate::tls::settings::Protocols;
 use crate::upstream::settings::SslSettings;
 use crate::{merged_values, reads_as_settings};
 use ::lua::dict::Dict;
 use conf::{Body, Node, Problem, value};
+use current::Phase;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -77,10 +84,10 @@ pub const DIRECTIVES: &[Directive] = &[
     both("ssl_client_hello_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_client_hello)),
     both("ssl_certificate_by_lua_block", |s, n| program(s, n, |c| &mut c.ssl_certificate)),
     both("ssl_certificate_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_certificate)),
-    both("ssl_session_fetch_by_lua_block", no_sessions),
-    both("ssl_session_fetch_by_lua_file", no_sessions),
-    both("ssl_session_store_by_lua_block", no_sessions),
-    both("ssl_session_store_by_lua_file", no_sessions),
+    http("ssl_session_fetch_by_lua_block", |s, n| program(s, n, |c| &mut c.ssl_session_fetch)),
+    http("ssl_session_fetch_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_session_fetch)),
+    http("ssl_session_store_by_lua_block", |s, n| program(s, n, |c| &mut c.ssl_session_store)),
+    http("ssl_session_store_by_lua_file", |s, n| program(s, n, |c| &mut c.ssl_session_store)),
     http("proxy_ssl_certificate_by_lua_block", |s, n| program(s, n, |c| &mut c.proxy_ssl_certificate)),
     http("proxy_ssl_certificate_by_lua_file", |s, n| program(s, n, |c| &mut c.proxy_ssl_certificate)),
     http("proxy_ssl_verify_by_lua_block", |s, n| program(s, n, |c| &mut c.proxy_ssl_verify)),
@@ -92,6 +99,7 @@ pub const DIRECTIVES: &[Directive] = &[
     both("lua_package_cpath", |s, n| path(&mut s.build.main.lua.package_cpath, n)),
     both("lua_shared_dict", lua_shared_dict),
     both("lua_code_cache", lua_code_cache),
+    both("lua_max_run_time", |s, n| setters::time(&mut s.build.main.lua.max_run_time, n)),
     both("lua_max_pending_timers", |s, n| setters::number(&mut s.build.main.lua.max_pending_timers, n)),
     both("lua_max_running_timers", |s, n| setters::number(&mut s.build.main.lua.max_running_timers, n)),
     both("lua_regex_cache_max_entries", |s, n| setters::number(&mut s.build.main.lua.regex_cache_max_entries, n)),
@@ -103,6 +111,9 @@ pub const DIRECTIVES: &[Directive] = &[
         s.build.note(n);
         Ok(())
     }),
+    http("lua_capture_error_log", capture_error_log),
+    http("lua_malloc_trim", |s, n| setters::number(&mut s.build.main.lua.malloc_trim, n)),
+    http("lua_sa_restart", sa_restart),
     http("rewrite_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),
     http("access_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.access_no_postpone, n)),
     http("precontent_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.precontent_no_postpone, n)),
@@ -167,6 +178,25 @@ pub struct Conf {
 }
 
 impl Conf {
+    /// The number of the program of a phase.
+    pub fn program(&self, phase: Phase) -> Option<usize> {
+        let chunk = match phase {
+            Phase::ServerRewrite => &self.settings.server_rewrite,
+            Phase::Rewrite => &self.settings.rewrite,
+            Phase::Access => &self.settings.access,
+            Phase::Precontent => &self.settings.precontent,
+            Phase::Content => &self.settings.content,
+            Phase::HeaderFilter => &self.settings.header_filter,
+            Phase::BodyFilter => &self.settings.body_filter,
+            Phase::Log => &self.settings.log,
+            Phase::Preread => &self.settings.preread,
+            Phase::ClientHello => &self.settings.ssl_client_hello,
+            Phase::Certificate => &self.settings.ssl_certificate,
+            _ => return None,
+        };
+        chunk.as_ref().map(|chunk| chunk.number)
+    }
+
     /// Takes from `parent` what this level does not set itself.
     pub fn merge(&mut self, parent: &Conf) {
         self.settings.merge(&parent.settings);
@@ -202,6 +232,10 @@ merged_values! {
         ssl_client_hello: Option<Arc<Chunk>> = None,
         /// `ssl_certificate_by_lua*`
         ssl_certificate: Option<Arc<Chunk>> = None,
+        /// `ssl_session_fetch_by_lua*`
+        ssl_session_fetch: Option<Arc<Chunk>> = None,
+        /// `ssl_session_store_by_lua*`
+        ssl_session_store: Option<Arc<Chunk>> = None,
         /// `proxy_ssl_certificate_by_lua*`
         proxy_ssl_certificate: Option<Arc<Chunk>> = None,
         /// `proxy_ssl_verify_by_lua*`
@@ -235,6 +269,9 @@ merged_values! {
     }
 }
 
+/// `lua_malloc_trim`, where nobody says it.
+const MALLOC_TRIM: u64 = 1000;
+
 /// What is kept once for `http`.
 #[derive(Debug)]
 pub struct Main {
@@ -248,6 +285,8 @@ pub struct Main {
     pub package_path: Option<Box<[u8]>>,
     /// The same for libraries in C.
     pub package_cpath: Option<Box<[u8]>>,
+    /// How long a program may run without waiting; 0: as long as it likes.
+    pub max_run_time: Setting<Duration>,
     /// Timers of a thread that may wait.
     pub max_pending_timers: Setting<u64>,
     /// Timers of a thread that may run at the same time.
@@ -258,6 +297,12 @@ pub struct Main {
     pub regex_match_limit: Setting<u64>,
     /// Coroutines that a thread keeps for the next request.
     pub thread_cache_max_entries: Setting<u64>,
+    /// Bytes of lines of the error log that each thread keeps for its programs.
+    pub capture_error_log: Setting<u64>,
+    /// After so many requests a thread gives the memory back that C libraries hold for later; 0: never.
+    pub malloc_trim: Setting<u64>,
+    /// `lua_sa_restart`
+    pub sa_restart: Setting<bool>,
     /// Programs run before the other modules of their phase.
     pub rewrite_no_postpone: Setting<bool>,
     /// See `rewrite_no_postpone`.
@@ -266,8 +311,10 @@ pub struct Main {
     pub precontent_no_postpone: Setting<bool>,
     /// The dictionaries.
     pub dicts: Vec<Arc<Dict>>,
-    /// Programs so far.
-    pub chunks: usize,
+    /// Some program may answer requests.
+    pub answers: bool,
+    /// The names of the programs so far.
+    pub names: Vec<Box<str>>,
 }
 
 impl Default for Main {
@@ -278,16 +325,21 @@ impl Default for Main {
             exit_worker: None,
             package_path: None,
             package_cpath: None,
+            max_run_time: Setting::unset(Duration::ZERO),
             max_pending_timers: Setting::unset(1024),
             max_running_timers: Setting::unset(256),
             regex_cache_max_entries: Setting::unset(::lua::regex::MAX_ENTRIES as u64),
             regex_match_limit: Setting::unset(0),
             thread_cache_max_entries: Setting::unset(machine::IDLE_THREADS),
+            capture_error_log: Setting::unset(0),
+            malloc_trim: Setting::unset(MALLOC_TRIM),
+            sa_restart: Setting::unset(true),
             rewrite_no_postpone: Setting::unset(false),
             access_no_postpone: Setting::unset(false),
             precontent_no_postpone: Setting::unset(false),
             dicts: Vec::new(),
-            chunks: 0,
+            answers: false,
+            names: Vec::new(),
         }
     }
 }
@@ -295,28 +347,8 @@ impl Default for Main {
 impl Main {
     /// Whether there is anything for a machine to do.
     pub fn is_used(&self) -> bool {
-        self.chunks > 0
+        !self.names.is_empty()
     }
-}
-
-/// A program of the configuration.
-#[derive(Debug)]
-pub struct Chunk {
-    /// Which one it is.
-    pub number: usize,
-    /// What messages call it: `content_by_lua(nginx.conf:40)`.
-    pub name: Box<str>,
-    /// Where it is.
-    pub source: Source,
-}
-
-/// Where a program is.
-#[derive(Debug)]
-pub enum Source {
-    /// In the configuration.
-    Text(Box<[u8]>),
-    /// In a file, whose name may have variables.
-    File(Complex),
 }
 
 thread_local! {
@@ -341,8 +373,8 @@ fn chunk(scope: &mut Scope<'_, '_>, node: &Node, at: usize) -> Result<Arc<Chunk>
         let checked = CHECKER.with(|lua| ::lua::machine::compile(lua, text, &format!("={name}")).map(|_| ()));
         checked.map_err(|e| node.problem(format!("failed to load inlined Lua code: {e}")))?;
     }
-    let number = scope.build.main.lua.chunks;
-    scope.build.main.lua.chunks += 1;
+    let number = scope.build.main.lua.names.len();
+    scope.build.main.lua.names.push(name.as_str().into());
     Ok(Arc::new(Chunk { number, name: name.into(), source }))
 }
 
@@ -352,14 +384,29 @@ fn program(
     of: fn(&mut Conf) -> &mut Setting<Option<Arc<Chunk>>>,
 ) -> Result<(), Problem> {
     let chunk = chunk(scope, node, 0)?;
+    let answering = ["server_rewrite", "rewrite", "access", "precontent", "content"];
+    scope.build.main.lua.answers |= answering.iter().any(|name| chunk.name.starts_with(&format!("{name}_by_lua")));
     setters::value(of(&mut scope.level.conf.lua), node, Some(chunk))
 }
 
-/// Sessions of clients are looked up by the library in the middle of its work on a message, where no program can run.
-fn no_sessions(_: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let text = "is not supported: the TLS library keeps and finds sessions where no program can wait, and in a form of its own; use \
-                ssl_session_cache and ssl_session_ticket_key";
-    Err(node.problem(format!("\"{}\" {text}", node.name.as_str())))
+fn capture_error_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    setters::size(&mut scope.build.main.lua.capture_error_log, node)?;
+    let (size, least) = (*scope.build.main.lua.capture_error_log, captured::LEAST);
+    if size < least as u64 {
+        let text = format!("invalid capture error log size \"{}\", minimum size is {least}", node.args[0].as_str());
+        return Err(node.problem(text));
+    }
+    Ok(())
+}
+
+/// Signals interrupt no call here: what `on` asks for is always so, and `off` can change nothing.
+fn sa_restart(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    setters::flag(&mut scope.build.main.lua.sa_restart, node)?;
+    if !*scope.build.main.lua.sa_restart {
+        let text = "lua_sa_restart off changes nothing: signals interrupt no call of a program here";
+        scope.build.problems.push(node.warning(text.to_owned()));
+    }
+    Ok(())
 }
 
 fn content_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -416,6 +463,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
             build.http_problem(format!("{name} should be used with proxy_pass https url"));
         }
     }
+    upstream::install();
     let mut conf = level.conf.lua.ssl.clone();
     conf.server_name.force(true);
     conf.verify.force(!conf.trusted_certificate.is_empty());

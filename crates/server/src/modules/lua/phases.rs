@@ -1,21 +1,26 @@
 //! Programs in the phases of a request: which one runs, and what its end means for the request.
 
 use super::current::{self, Phase};
+use super::raw::Datagrams;
 use super::run::{self, End};
 use super::ssl::Handshake;
 use super::upstream::Peer;
-use super::{Chunk, Machine, machine};
+use super::{Machine, machine};
 use crate::config::complex::Complex;
 use crate::connection::incoming::Incoming;
+use crate::log::error::Level;
 use crate::log_error;
+use crate::modules::lua::chunk::Chunk;
 use crate::modules::root;
-use crate::request::filter::{BodyFilter, Chunk as Piece, Rest};
+use crate::request::chunk::Chunk as Piece;
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, body, finish};
 use ::lua::machine::{nothing, write_piece};
 use mlua::{Function, Table, Value};
+use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -51,6 +56,8 @@ pub struct Context {
     pub is_raw: bool,
     /// The connection of a session of `stream`, while a program runs.
     pub incoming: Option<Box<Incoming>>,
+    /// A session of datagrams, while a program runs.
+    pub datagrams: Option<Datagrams>,
     /// A body that the program makes piece by piece, and from how many bytes on it is a file.
     pub body: Option<(Vec<u8>, u64)>,
     /// What a session's program has said and the client has not taken.
@@ -66,6 +73,14 @@ pub struct Context {
 impl std::fmt::Debug for Context {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Context {{ exec: {:?}, exit: {:?} }}", self.exec, self.exit)
+    }
+}
+
+impl Drop for Context {
+    fn drop(&mut self) {
+        if self.table.is_some() && crate::log::error::default_enabled(Level::Debug) {
+            crate::log::process_line(Level::Debug, format_args!("lua release ngx.ctx at ref 1"));
+        }
     }
 }
 
@@ -262,7 +277,7 @@ pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: P
     let result = current::enter(Some(&mut *r), &machine, phase, || function.call::<R>(()));
     result
         .inspect_err(|e| {
-            let name = phase.context();
+            let name = if phase == Phase::SessionStore { "session_store_by_lua*" } else { phase.context() };
             log_error!(r, Error, "failed to run {name}: {}", run::explain(e).replacen("\ncoroutine 0:", "", 1));
         })
         .ok()
@@ -270,6 +285,12 @@ pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: P
 
 /// `header_filter_by_lua*`; and `body_filter_by_lua*` begins with it.
 pub fn header_filter(r: &mut Request) -> Filtered {
+    if r.snapshot.main.lua.answers && r.logs(Level::Debug) {
+        // Where programs may answer, OpenResty's filters for subrequests stand in every answer's way, and say so.
+        let uri = String::from_utf8_lossy(r.get(r.head.uri));
+        log_error!(r, Debug, "lua capture header filter, uri \"{uri}\"");
+        log_error!(r, Debug, "lua capture body filter, uri \"{uri}\"");
+    }
     if r.conf().lua.body_filter.is_some() {
         r.answer.body_filters.push(Box::new(Filter { room: Vec::new() }));
         r.answer.in_memory = true;
@@ -277,7 +298,12 @@ pub fn header_filter(r: &mut Request) -> Filtered {
     if r.ctx.lua.as_ref().is_some_and(|c| c.replaced) {
         return Filtered::Next;
     }
-    let Some(chunk) = (*r.conf().lua.header_filter).clone() else { return Filtered::Next };
+    let Some(chunk) = (*r.conf().lua.header_filter).clone() else {
+        if r.conf().lua.body_filter.is_some() {
+            tell(r, Phase::HeaderFilter);
+        }
+        return Filtered::Next;
+    };
     if call::<()>(r, &chunk, Phase::HeaderFilter).is_none() {
         return Filtered::Broken;
     }
@@ -317,8 +343,31 @@ impl BodyFilter for Filter {
     }
 }
 
+thread_local! {
+    /// Requests since memory was given back.
+    static SINCE_TRIM: Cell<u64> = const { Cell::new(0) };
+}
+
+/// `lua_malloc_trim`
+fn trim(r: &Request) {
+    let every = *r.snapshot.main.lua.malloc_trim;
+    if every == 0 && r.snapshot.main.lua.is_used() {
+        log_error!(r, Debug, "malloc_trim() disabled");
+    }
+    if every == 0 || !r.snapshot.main.lua.is_used() && !r.snapshot.main.lua.malloc_trim.is_set() {
+        return;
+    }
+    SINCE_TRIM.set(SINCE_TRIM.get() + 1);
+    if SINCE_TRIM.get() >= every {
+        SINCE_TRIM.set(0);
+        let returned = u8::from(::lua::machine::trim(1));
+        log_error!(r, Debug, "malloc_trim(1) returned {returned}");
+    }
+}
+
 /// `log_by_lua*`
 pub fn logger(r: &mut Request) {
+    trim(r);
     if let Some(chunk) = (*r.conf().lua.log).clone() {
         let _ = call::<()>(r, &chunk, Phase::Log);
     }

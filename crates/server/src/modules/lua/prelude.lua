@@ -9,7 +9,8 @@ local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.re
 local concat, insert = table.concat, table.insert
 local floor = math.floor
 
--- Raises a text at the line of the program: behind all functions that are the server's own.
+-- Raises a text at the line of whoever called a function of the server's: of the program, as a rule. As in Lua's own functions it has no line
+-- where that is no program: `pcall(ngx.req.set_uri, "")`.
 local getinfo = debug.getinfo
 local own = { ["=ngx"] = true }
 for _, name in ipairs(raw.library_names) do
@@ -19,12 +20,18 @@ local function raise(text)
     local level = 2
     while true do
         local info = getinfo(level, "S")
-        if not info or not own[info.source] and info.what ~= "C" then
+        if not info or not own[info.source] then
             -- No tail call: the levels would be others.
             error(text, info and level or 0)
         end
         level = level + 1
     end
+end
+
+-- What the function at a level was called as; `?` where that is `pcall`.
+local function called_as(level)
+    local info = getinfo(level + 1, "n")
+    return info and info.name or "?"
 end
 
 local function finish(...)
@@ -340,7 +347,16 @@ setmetatable(ngx, {
 
 -- Texts --------------------------------------------------------------------------------------------------------------------------
 
-for _, name in ipairs({ "escape_uri", "unescape_uri", "md5", "md5_bin", "sha1_bin", "hmac_sha1", "quote_sql_str", "decode_args" }) do
+local raw_escape_uri = raw.escape_uri
+function ngx.escape_uri(text, kind)
+    local made, why = raw_escape_uri(text, kind)
+    if made == FAULT then
+        -- The line is that of whoever called the function that calls this.
+        error(why, 3)
+    end
+    return made
+end
+for _, name in ipairs({ "unescape_uri", "md5", "md5_bin", "sha1_bin", "hmac_sha1", "quote_sql_str", "decode_args" }) do
     ngx[name] = checked(raw[name])
 end
 function ngx.encode_base64(text, no_padding)
@@ -364,7 +380,8 @@ function ngx.decode_base64mime(text)
 end
 function ngx.encode_args(args)
     if type(args) ~= "table" then
-        error("bad argument #1 to 'encode_args' (table expected, got " .. (args == nil and "no value" or type(args)) .. ")", 2)
+        local got = args == nil and "no value" or type(args)
+        error("bad argument #1 to '" .. called_as(1) .. "' (table expected, got " .. got .. ")", 2)
     end
     return finish(raw.encode_args(args))
 end
@@ -401,6 +418,14 @@ local re_exec, re_find = raw.re_exec, raw.re_find
 local re = {}
 ngx.re = re
 
+-- A flag that does not exist is a mistake of the program's; all else is told.
+local function told(text)
+    if text:sub(1, 12) == "unknown flag" then
+        raise(text)
+    end
+    return text
+end
+
 local function text_of(value, number, name)
     local kind = type(value)
     if kind == "string" then
@@ -415,7 +440,7 @@ function re.match(subject, pattern, options, ctx, into)
     local from = ctx and ctx.pos
     local match, start, stop = re_exec(text_of(subject, 1, "match"), text_of(pattern, 2, "match"), options, from, into)
     if match == FAULT then
-        return nil, start
+        return nil, (told(start))
     end
     if match and ctx then
         ctx.pos = stop + 1
@@ -427,7 +452,7 @@ function re.find(subject, pattern, options, ctx, nth)
     local from = ctx and ctx.pos
     local start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
     if start == FAULT then
-        return nil, nil, stop
+        return nil, nil, (told(stop))
     end
     if start and ctx then
         ctx.pos = stop + 1
@@ -440,7 +465,7 @@ function re.gmatch(subject, pattern, options)
     local at = 1
     local probe, text = re_exec("", pattern, options, 1)
     if probe == FAULT then
-        return nil, text
+        return nil, (told(text))
     end
     return function()
         if not at or at > #subject + 1 then
@@ -515,7 +540,7 @@ local function substitute(subject, pattern, replace, options, all, name)
     while at <= #subject + 1 do
         local match, start, stop = re_exec(subject, pattern, options, at)
         if match == FAULT then
-            return nil, nil, start
+            return nil, nil, (told(start))
         end
         if not match then
             break
@@ -571,7 +596,20 @@ for name in pairs(raw.dict) do
         return finish(f(self[1], ...))
     end
 end
-local dict_mt = { __index = dict }
+local incr = dict.incr
+function dict.incr(self, key, value, init, ttl)
+    if init ~= nil and type(init) ~= "number" then
+        local given = type(init)
+        init = tonumber(init)
+        if not init then
+            error("bad init arg: number expected, got " .. given, 2)
+        end
+    end
+    return incr(self, key, value, init, ttl)
+end
+-- As OpenResty's: the methods are found as a dictionary's `__index`, too.
+dict.__index = dict
+local dict_mt = dict
 ngx.shared = {}
 for number, name in ipairs(raw.dict_names) do
     ngx.shared[name] = setmetatable({ number }, dict_mt)
@@ -801,6 +839,9 @@ function tcp:connect(host, port, options)
     host = tostring(host)
     if host:sub(1, 5) ~= "unix:" then
         local given = port
+        if given == nil then
+            return nil, "missing the port number"
+        end
         port = tonumber(port)
         if not port or port < 0 or port > 65535 then
             return nil, "bad port number: " .. tostring(given)
@@ -884,15 +925,15 @@ function tcp:receive(what)
     return wait("receive", number, what)
 end
 
-function tcp:receiveany(most)
-    local number = socket_of(self, "receiveany")
-    most = tonumber(most)
-    if not most then
-        error("bad argument #1 to 'receiveany' (bad max argument)", 2)
+function tcp.receiveany(...)
+    if select("#", ...) ~= 2 then
+        error("expecting 2 arguments (including the object), but got " .. select("#", ...), 2)
     end
-    most = floor(most)
+    local self, most = ...
+    local number = socket_of(self, "receiveany")
+    most = floor(tonumber(most) or 0)
     if most < 1 then
-        error("bad argument #1 to 'receiveany' (bad max argument)", 2)
+        error("bad argument #2 to '" .. called_as(1) .. "' (bad max argument)", 2)
     end
     return wait("receiveany", number, most)
 end
@@ -1040,6 +1081,37 @@ function udp:receive(most)
     return wait("receiveany", number, most)
 end
 
+-- What a metatable of OpenResty's has, and no more.
+local function methods(of, names)
+    local made = {}
+    for _, name in ipairs(names) do
+        made[name] = of[name]
+    end
+    made.__index = made
+    return made
+end
+
+for name, why in pairs({ settrustedstore = "stores of OpenSSL", getsslsession = "sessions of OpenSSL",
+                         getsslpointer = "pointers of OpenSSL", getsslctx = "pointers of OpenSSL" }) do
+    tcp[name] = function(self)
+        socket_of(self, name)
+        return nil, name .. " is not supported: there are no " .. why .. " here"
+    end
+end
+local raw_mt, body_mt = tcp_mt, tcp_mt
+if raw.subsystem == "http" then
+    local reading = { "receive", "receiveany", "receiveuntil", "settimeout", "settimeouts", "setoption", "getoption", "getfd" }
+    body_mt = methods(tcp, reading)
+    insert(reading, "send")
+    raw_mt = methods(tcp, reading)
+    for _, name in ipairs({ "bind", "connect", "close", "getreusedtimes", "setkeepalive", "setclientcert", "settrustedstore", "sslhandshake",
+                            "getsslsession", "getsslpointer", "getsslctx" }) do
+        insert(reading, name)
+    end
+    tcp_mt = methods(tcp, reading)
+    udp_mt = methods(udp, { "setpeername", "send", "receive", "settimeout", "close", "bind" })
+end
+
 ngx.socket = { tcp = new_socket("tcp", tcp_mt), stream = new_socket("tcp", tcp_mt), udp = new_socket("udp", udp_mt) }
 function ngx.socket.connect(host, port, options)
     local sock = ngx.socket.tcp()
@@ -1050,18 +1122,25 @@ function ngx.socket.connect(host, port, options)
     return sock
 end
 function req.socket(all)
-    local number, guard = finish(raw.req_socket(all))
+    local number, guard, datagrams = finish(raw.req_socket(all))
     if not number then
         return nil, guard
     end
-    return setmetatable({ number, guard }, tcp_mt)
+    return setmetatable({ number, guard }, datagrams and udp_mt or all and raw_mt or body_mt)
 end
 
 -- The worker, the phase ----------------------------------------------------------------------------------------------------------
 
 ngx.worker = {
     pid = raw.worker_pid, id = raw.worker_id, count = raw.worker_count, exiting = raw.worker_exiting,
-    pids = function() return { raw.worker_pid() } end,
+    -- A worker is a thread: all have the process's number.
+    pids = function()
+        local pids = {}
+        for worker = 1, raw.worker_count() do
+            pids[worker] = raw.worker_pid()
+        end
+        return pids
+    end,
 }
 ngx.config = {
     subsystem = raw.subsystem, debug = false, ngx_lua_version = 10032, nginx_version = 1031005,
@@ -1174,8 +1253,15 @@ module("ngx.base64", {
 })
 module("ngx.errlog", {
     version = "0.1.32", raw_log = checked(raw.raw_log), get_sys_filter_level = raw.log_level,
-    set_filter_level = function() return nil, "not supported yet" end,
-    get_logs = function() return nil, "not supported yet" end,
+    set_filter_level = function(level)
+        if not level then
+            return nil, "missing \"level\" argument"
+        end
+        return finish(raw.log_least(level))
+    end,
+    get_logs = function(most, into)
+        return finish(raw.log_lines(tonumber(most) or 10, into or {}))
+    end,
 })
 module("ngx.process", {
     version = "0.1.32",
@@ -1184,7 +1270,18 @@ module("ngx.process", {
     signal_graceful_exit = function() return error("not supported yet", 2) end,
     get_master_pid = raw.master_pid,
 })
-module("ngx.resp", { version = "0.1.32", add_header = ngx.resp.add_header })
+module("ngx.resp", {
+    version = "0.1.32", add_header = ngx.resp.add_header, bypass_if_checks = checked(raw.bypass_if_checks),
+    set_status = function(status, reason)
+        if type(status) ~= "number" then
+            error("bad 'status' argument: number expected, got " .. type(status), 2)
+        elseif reason == nil then
+            ngx.status = status
+            return
+        end
+        return finish(raw.set_status_line(status, tostring(reason)))
+    end,
+})
 module("ngx.req", { version = "0.1.32", add_header = checked(raw.req_add_header) })
 
 -- Additions of OpenResty's LuaJIT to `table`, as modules and where programs look for them.

@@ -1,18 +1,28 @@
 //! A client's connection as programs have it raw: `ngx.req.socket(true)` of `http`, and every program of a session of `stream`, whose
 //! connection is lent to the request while the program runs. From: `socket`, `socket_read`. To: the connection.
 
-use crate::connection::Downstream;
 use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
+use crate::listen::datagram::Flow;
 use crate::request::Request;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
+use std::os::fd::AsRawFd;
+use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// What `ngx.say` of a session may hold back until the client has taken it; a program that says more without `ngx.flush(true)` is refused.
 pub const MAX_OUT: usize = 4 * 1024 * 1024;
+
+/// What a program of a session of datagrams reads and writes: one datagram at a time.
+pub struct Datagrams {
+    /// The session.
+    pub flow: Rc<Flow>,
+    /// The datagram that it began with, until somebody has read it.
+    pub first: Option<Box<[u8]>>,
+}
 
 /// Lends the connection of a session to its request. The other half gives it back.
 pub fn lend(r: &mut Request, incoming: &mut Incoming) {
@@ -31,10 +41,7 @@ fn connection(r: &mut Request) -> Option<&mut Incoming> {
     if let Some(lent) = r.ctx.lua.as_mut().and_then(|c| c.incoming.as_mut()) {
         return Some(lent);
     }
-    match &mut r.downstream {
-        Downstream::Http1(http) => Some(&mut http.incoming),
-        _ => None,
-    }
+    r.downstream.http1_mut().map(|http| &mut http.incoming)
 }
 
 fn gone<T>() -> Poll<io::Result<T>> {
@@ -43,6 +50,16 @@ fn gone<T>() -> Poll<io::Result<T>> {
 
 /// Reads what has come: first what was read before and nobody has used. 0: the client has said its last.
 pub fn poll_read(r: &mut Request, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
+    if let Some(datagrams) = r.ctx.lua.as_mut().and_then(|c| c.datagrams.as_mut()) {
+        // Whoever has the session is woken when there is one more.
+        let next = std::iter::from_fn(|| datagrams.first.take().or_else(|| datagrams.flow.next()));
+        let Some(bytes) = next.into_iter().find(|bytes| !bytes.is_empty()) else { return Poll::Pending };
+        into.extend_from_slice(&bytes);
+        if let Some(facts) = &mut r.ctx.stream {
+            facts.received += bytes.len() as u64;
+        }
+        return Poll::Ready(Ok(bytes.len()));
+    }
     let Some(incoming) = connection(r) else { return gone() };
     let early = incoming.unread().len();
     if early > 0 {
@@ -68,8 +85,11 @@ pub fn put_back(r: &mut Request, bytes: &[u8]) {
 
 /// Writes some of `bytes`, behind all that the request has said before.
 pub fn poll_write(r: &mut Request, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+    if r.ctx.lua.as_ref().is_some_and(|c| c.datagrams.is_some()) {
+        return Poll::Ready(send_datagram(r, bytes));
+    }
     ready!(poll_out(r, cx))?;
-    if let Downstream::Http1(http) = &mut r.downstream {
+    if let Some(http) = r.downstream.http1_mut() {
         while !http.output.is_empty() {
             ready!(http.output.poll_write(&mut http.incoming.socket, cx, u64::MAX))?;
         }
@@ -80,6 +100,35 @@ pub fn poll_write(r: &mut Request, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<i
         facts.sent += n as u64;
     }
     Poll::Ready(Ok(n))
+}
+
+/// Sends one datagram to the client of a session. One for which there is no room is lost, as datagrams are.
+fn send_datagram(r: &mut Request, bytes: &[u8]) -> io::Result<usize> {
+    let Some(datagrams) = r.ctx.lua.as_ref().and_then(|c| c.datagrams.as_ref()) else {
+        return Err(io::ErrorKind::NotConnected.into());
+    };
+    match datagrams.flow.send(bytes) {
+        Ok(n) => {
+            if let Some(facts) = &mut r.ctx.stream {
+                facts.sent += n as u64;
+            }
+            Ok(n)
+        }
+        Err(e) if e.kind() == io::ErrorKind::WouldBlock => Ok(bytes.len()),
+        Err(e) => Err(e),
+    }
+}
+
+/// The connection's descriptor.
+pub fn fd(r: &mut Request) -> Option<i32> {
+    connection(r).map(|incoming| incoming.socket.as_raw_fd())
+}
+
+/// What is written leaves at once.
+pub fn set_nodelay(r: &mut Request) {
+    if let Some(incoming) = connection(r) {
+        incoming.set_nodelay();
+    }
 }
 
 /// Says that nothing more comes.
@@ -98,6 +147,9 @@ pub fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
 /// # Errors
 /// There is too much of it.
 pub fn say(r: &mut Request, bytes: &[u8]) -> Result<(), &'static str> {
+    if r.ctx.lua.as_ref().is_some_and(|c| c.datagrams.is_some()) {
+        return send_datagram(r, bytes).map(drop).map_err(|_| "the datagram could not be sent");
+    }
     let out = &mut r.ctx.lua.get_or_insert_default().out;
     if out.len() + bytes.len() > MAX_OUT {
         return Err("too much output without ngx.flush(true)");

@@ -10,7 +10,7 @@
 
 use super::current::{self, Phase};
 use super::machine::Machine;
-use super::{capture, raw, semaphore, socket};
+use super::{capture, pipe, raw, semaphore, socket};
 use crate::log::error::Level;
 use crate::request::{Request, body, flow};
 use ::lua::Fault;
@@ -241,7 +241,7 @@ impl Run<'_> {
             Err(error) => {
                 let text = explain(&error);
                 log(Level::Error, format_args!("lua user thread aborted: runtime error: {text}"));
-                let first = text.split("\nstack traceback:").next().unwrap_or_default();
+                let first = told_to_joiner(&text);
                 let text = first.into_lua(&self.machine.lua).unwrap_or(Value::Nil);
                 self.ended(index, false, MultiValue::from_iter([text]));
                 None
@@ -333,6 +333,7 @@ impl Run<'_> {
             "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
             "semaphore" => semaphore::wait(&arguments),
             "capture" => capture::start(&self.machine.lua, &arguments),
+            "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(&kind, &arguments),
             _ => socket::start(&kind, &arguments),
         };
         match started {
@@ -348,9 +349,13 @@ impl Run<'_> {
         None
     }
 
+    fn has_subrequests(&self) -> bool {
+        self.threads.iter().any(|t| t.captures && matches!(t.state, State::Waits(_)))
+    }
+
     /// Whether a subrequest is under way, so that the coroutine that wants to end the program gets an error instead.
     fn refuses_end(&mut self, index: usize) -> bool {
-        let refuses = self.threads.iter().any(|t| t.captures && matches!(t.state, State::Waits(_)));
+        let refuses = self.has_subrequests();
         if refuses {
             let fault = Item::Fault(Fault("attempt to abort with pending subrequests".to_owned()));
             self.ready.push_front((index, values(&self.machine.lua, vec![fault])));
@@ -404,7 +409,9 @@ impl Run<'_> {
     fn kill(&mut self, index: usize, arguments: &MultiValue) -> MultiValue {
         let found = arguments.front().and_then(|v| self.find(v));
         let items = match found {
-            Some(at) if at == index || at == 0 => vec![Item::Nil, "killer not parent".into()],
+            Some(0) => vec![Item::Nil, "not user thread".into()],
+            Some(at) if at == index => vec![Item::Nil, "killer not parent".into()],
+            Some(_) if self.has_subrequests() => vec![Item::Nil, "pending subrequests".into()],
             Some(at) => match self.threads[at].state {
                 State::Gone => vec![Item::Nil, "already waited or killed".into()],
                 State::Ended { .. } => {
@@ -458,6 +465,15 @@ fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
     out
 }
 
+/// What whoever waits for a light thread is told of its error: of one that `error` raised its own text, without the place. So
+/// OpenResty does, which gives the arguments of `error`.
+fn told_to_joiner(text: &str) -> &str {
+    let (first, trace) = text.split_once("\nstack traceback:").unwrap_or((text, ""));
+    let raised = trace.trim_start_matches("\ncoroutine 0:").trim_start().starts_with("[C]: in function 'error'");
+    let place = first.find(": ").filter(|at| raised && first[..*at].ends_with(|c: char| c.is_ascii_digit()));
+    place.map_or(first, |at| &first[at + 2..])
+}
+
 /// Says so when a sleep is given up.
 struct Asleep(bool);
 
@@ -471,9 +487,11 @@ impl Drop for Asleep {
 
 /// `ngx.sleep`; no time at all lets the others go first.
 fn sleep(seconds: f64) -> Operation {
+    // Made now: a sleep that is given up before its first turn is one, too.
+    let asleep = Asleep(false);
+    log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
     Box::pin(async move {
-        let mut asleep = Asleep(false);
-        log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
+        let mut asleep = asleep;
         if seconds < 0.001 {
             runtime::yield_now().await;
         } else {

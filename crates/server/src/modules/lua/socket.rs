@@ -5,8 +5,8 @@ use super::current::{ANSWERING, Phase, connection, machine, phase, request, requ
 use super::run::{Item, Operation, log, number};
 use super::socket_pool::{self, Entry, Grant, Idle, Seat};
 use super::{current, raw, socket_read, socket_tls};
+use crate::connection::Address;
 use crate::connection::socket::Socket;
-use crate::connection::{Address, Downstream};
 use crate::log::error::Level;
 use crate::modules::LocationConf;
 use crate::request::{Request, body};
@@ -77,6 +77,7 @@ pub struct Conf {
     pool_size: usize,
     keepalive_timeout: Duration,
     log_errors: bool,
+    nodelay: bool,
     /// What handshakes need.
     pub tls: Option<Arc<Context>>,
 }
@@ -139,7 +140,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         },
     )?;
     add_function(lua, raw, "socket_reused", |_, number: u32| -> Result<_, Fault> {
-        Ok(match with(number, |c| c.socket.is_some().then_some(c.reused))? {
+        Ok(match with(number, |c| (c.socket.is_some() || c.busy[0]).then_some(c.reused))? {
             Some(times) => (Some(times), None),
             None => (None, Some("closed")),
         })
@@ -210,7 +211,17 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         Ok(if closed { (Some(1), None) } else { (None, Some("closed")) })
     })?;
     add_function(lua, raw, "socket_fd", |_, number: u32| -> Result<_, Fault> {
-        Ok(match with(number, |c| c.socket.as_ref().map(|s| s.as_raw_fd()))? {
+        let own =
+            with(
+                number,
+                |c| if c.raw || c.body.is_some() { None } else { Some(c.socket.as_ref().map(|s| s.as_raw_fd())) },
+            );
+        let fd = match own? {
+            Some(fd) => fd,
+            // That of the request's own connection.
+            None => request(|r| Ok(raw::fd(r)))?,
+        };
+        Ok(match fd {
             Some(fd) => (Some(fd), None),
             None => (None, Some("closed")),
         })
@@ -243,6 +254,7 @@ fn make() -> Result<u32, Fault> {
             pool_size: *conf.lua.socket_pool_size as usize,
             keepalive_timeout: *conf.lua.socket_keepalive_timeout,
             log_errors: *conf.lua.socket_log_errors,
+            nodelay: *conf.core.tcp_nodelay,
             tls: conf.lua.tls.clone(),
         },
         body: None,
@@ -265,16 +277,20 @@ fn make() -> Result<u32, Fault> {
     Ok(number)
 }
 
-/// `ngx.req.socket()`: the request's body, read by the program itself.
-fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value), Fault> {
-    let refuse = |why: &str| -> Result<(Value, Value), Fault> {
-        Ok((Value::Nil, Value::String(made_text(lua, why.as_bytes())?)))
+/// `ngx.req.socket()`: the request's body, read by the program itself. Also whether it is of datagrams.
+fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value, bool), Fault> {
+    let refuse = |why: &str| -> Result<(Value, Value, bool), Fault> {
+        Ok((Value::Nil, Value::String(made_text(lua, why.as_bytes())?), false))
+    };
+    let made = |number: u32, datagrams: bool| -> Result<(Value, Value, bool), Fault> {
+        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
+        Ok((Value::Integer(i64::from(number)), Value::UserData(guard), datagrams))
     };
     if phase() == Phase::Preread || request(|r| Ok(r.ctx.stream.is_some()))? {
         let number = make()?;
-        with(number, |c| c.raw = true)?;
-        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
-        return Ok((Value::Integer(i64::from(number)), Value::UserData(guard)));
+        let datagrams = request(|r| Ok(r.ctx.stream.as_ref().is_some_and(|facts| facts.datagrams)))?;
+        with(number, |c| (c.raw, c.datagrams) = (true, datagrams))?;
+        return made(number, datagrams);
     }
     if all {
         if let Some(why) = request_in(ANSWERING, take_over)? {
@@ -282,8 +298,7 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value), Fault> {
         }
         let number = make()?;
         with(number, |c| c.raw = true)?;
-        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
-        return Ok((Value::Integer(i64::from(number)), Value::UserData(guard)));
+        return made(number, false);
     }
     let refused = request_in(ANSWERING, |r| {
         if r.body.stored.is_some() || r.body.is_discarded() {
@@ -303,8 +318,7 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value), Fault> {
     }
     let number = make()?;
     with(number, |c| c.body = Some(false))?;
-    let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
-    Ok((Value::Integer(i64::from(number)), Value::UserData(guard)))
+    made(number, false)
 }
 
 /// The request's connection becomes the program's. The text says why not.
@@ -312,11 +326,8 @@ fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
     if !r.is_main() {
         return Ok(Some("attempt to read the request body in a subrequest"));
     }
-    if !matches!(r.downstream, Downstream::Http1(_)) {
+    if r.downstream.http1().is_none() {
         return Ok(Some("http v2 not supported yet"));
-    }
-    if r.head.headers.chunked {
-        return Ok(Some("chunked request bodies not supported yet"));
     }
     let context = r.ctx.lua.get_or_insert_default();
     if context.held.is_some() {
@@ -446,8 +457,10 @@ pub fn start(kind: &str, values: &MultiValue) -> Result<Operation, Fault> {
         return Ok(Box::pin(std::future::ready(failed(BUSY[at]))));
     }
     let operation = begin(kind, shared.clone(), values)?;
+    // From now on, and not from its first turn: who comes meanwhile is refused.
+    let busy = Busy::new(shared, which);
     Ok(Box::pin(async move {
-        let _busy = Busy::new(shared, which);
+        let _busy = busy;
         operation.await
     }))
 }
@@ -666,12 +679,31 @@ async fn address(conf: &Conf, host: &str, port: u16) -> Result<Address, String> 
     Ok(Address::Inet(SocketAddr::new(*first, port)))
 }
 
+/// `tcp_nodelay`, before the first bytes of a connection.
+fn send_at_once(c: &mut Connection) {
+    if !std::mem::take(&mut c.conf.nodelay) {
+        return;
+    }
+    if c.raw {
+        log(Level::Debug, format_args!("lua socket tcp_nodelay"));
+        let _ = request(|r| {
+            raw::set_nodelay(r);
+            Ok(())
+        });
+    } else if let Some(socket) = &c.socket {
+        log(Level::Debug, format_args!("lua socket tcp_nodelay"));
+        // A unix socket has no such option, and holds nothing back.
+        let _ = sockopt::set_tcp_nodelay(socket, true);
+    }
+}
+
 async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
     let timer = Timer::new();
     let timeout = shared.borrow().timeouts[1];
     timer.set(timeout);
     if !shared.borrow().datagrams {
         log(Level::Debug, format_args!("lua tcp socket send timeout: {}", timeout.as_millis()));
+        send_at_once(&mut shared.borrow_mut());
     }
     let mut at = 0;
     let result = poll_fn(|cx| {

@@ -52,7 +52,14 @@ pub fn start(kind: &str, shared: Shared, values: &MultiValue) -> Result<Operatio
         ("receive", Some(Value::String(_))) => Wanted::Line,
         ("receive", _) => Wanted::Count(count(1).unwrap_or(0)),
         ("peek", _) => Wanted::Peek(count(1).unwrap_or(1)),
-        ("receiveany", _) => Wanted::Any(count(1).unwrap_or(1)),
+        ("receiveany", _) => {
+            let most = count(1).unwrap_or(1);
+            if !shared.borrow().datagrams {
+                let line = format_args!("lua tcp socket calling receiveany() method to read at most {most} bytes");
+                log(Level::Debug, line);
+            }
+            Wanted::Any(most)
+        }
         ("receiveuntil", Some(Value::String(text))) => Wanted::Until {
             text: text.as_bytes().to_vec(),
             inclusive: matches!(values.get(2), Some(Value::Boolean(true))),

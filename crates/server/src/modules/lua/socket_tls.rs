@@ -6,6 +6,7 @@ use super::socket::{Shared, complain, failed};
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log::error::Level;
+use crate::tls::cipher_names::by_number;
 use crate::tls::client::own_certificate;
 use ::lua::Fault;
 use ::lua::machine::add as add_function;
@@ -13,6 +14,7 @@ use mlua::{Lua, Table};
 use runtime::timer::Timer;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::sign::CertifiedKey;
+use rustls::{CommonState, ProtocolVersion};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -136,6 +138,7 @@ pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, sess
         }
         Some(Ok(())) => {}
     }
+    tell(tls.state());
     if verify {
         let chain = tls.state().peer_certificates().unwrap_or_default();
         let distrust = match context.verifies() {
@@ -152,6 +155,16 @@ pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, sess
         Some(store) => saved(store),
         None => Item::Flag(true),
     }]
+}
+
+/// What was agreed on, in nginx's words.
+fn tell(state: &CommonState) {
+    let version = match state.protocol_version() {
+        Some(ProtocolVersion::TLSv1_3) => "TLSv1.3",
+        _ => "TLSv1.2",
+    };
+    let cipher = state.negotiated_cipher_suite().and_then(|suite| by_number(suite.suite().into())).unwrap_or("unknown");
+    log(Level::Debug, format_args!("SSL: {version}, cipher: \"{cipher} {version}\""));
 }
 
 fn given_up(shared: &Shared, why: &str) -> Vec<Item> {

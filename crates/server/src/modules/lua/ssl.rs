@@ -2,17 +2,21 @@
 //! `modules`); they wait as any program does, but on QUIC. What they call is in `api/ssl.rs`.
 
 use super::current::Phase;
+use super::machine;
 use super::run::{self, End};
-use super::{Chunk, machine};
+use super::ssl_session::Session;
 use crate::connection::{Downstream, pool};
 use crate::log::error::Level;
 use crate::log_error;
+use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;
 use crate::tls::asked::Certificates;
 use crate::tls::hooks::{Asked, Hook, Refused, Verdict, Waiting};
+use crate::tls::settings::Protocols;
 use ::lua::machine::nothing;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
+use rustls::server::ResolvesServerCert;
 use rustls::sign::CertifiedKey;
 use rustls::{AlertDescription, ServerConfig};
 use std::sync::Arc;
@@ -26,36 +30,20 @@ pub const PROTOCOLS: Hook = Hook::Now(protocols);
 pub const CERTIFICATE: Hook =
     Hook::Later(|asked| !asked.is_all && program(asked, Phase::Certificate).is_some(), certificate);
 
-/// What the programs of one handshake keep.
-#[derive(Default)]
-pub struct Kept {
-    /// What would be the connection's first request: `ngx.ctx` is its.
-    request: Option<Box<Request>>,
-    /// What `set_protocols` said.
-    protocols: Option<Protocols>,
-}
-
-/// Versions that may be agreed on.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Protocols {
-    /// TLS 1.2
-    pub tls12: bool,
-    /// TLS 1.3
-    pub tls13: bool,
-}
-
 /// A handshake as `ngx.ssl` sees it.
 pub struct Handshake {
     /// The ClientHello, and what stands where in it.
     pub message: Vec<u8>,
     /// See `message`.
     pub hello: ClientHello,
-    /// See [`Kept`].
+    /// See [`crate::tls::hooks::Kept`].
     pub protocols: Option<Protocols>,
     /// The library's settings, once they are known.
     pub config: Option<Arc<ServerConfig>>,
     /// What `clear_certs` and its like made.
     pub pairs: Pairs,
+    /// What programs that keep sessions see, and give.
+    pub session: Session,
 }
 
 /// Certificates that a program gives, with their keys.
@@ -66,12 +54,15 @@ pub struct Pairs {
     chain: Option<Vec<CertificateDer<'static>>>,
     key: Option<PrivateKeyDer<'static>>,
     whole: Vec<CertifiedKey>,
+    /// A responder's answer, to be shown with the certificates.
+    pub staple: Option<Vec<u8>>,
 }
 
 impl Pairs {
     /// Forgets all.
     pub fn clear(&mut self) {
-        *self = Pairs { cleared: true, ..Pairs::default() };
+        let staple = self.staple.take();
+        *self = Pairs { cleared: true, staple, ..Pairs::default() };
     }
 
     /// A chain; its key follows, or was there before.
@@ -120,16 +111,20 @@ impl Pairs {
 
     /// The pairs that are whole.
     pub fn take(&mut self) -> Vec<CertifiedKey> {
-        std::mem::take(&mut self.whole)
+        let mut whole = std::mem::take(&mut self.whole);
+        whole.iter_mut().for_each(|pair| pair.ocsp.clone_from(&self.staple));
+        whole
     }
 }
 
 /// The program of the server that is meant.
-fn program(asked: &Asked<'_>, phase: Phase) -> Option<Arc<Chunk>> {
+pub(super) fn program(asked: &Asked<'_>, phase: Phase) -> Option<Arc<Chunk>> {
     let server = asked.snapshot.server(asked.server);
     let conf = &asked.snapshot.location(server.root).conf.lua;
     match phase {
         Phase::ClientHello => (*conf.ssl_client_hello).clone(),
+        Phase::SessionFetch => (*conf.ssl_session_fetch).clone(),
+        Phase::SessionStore => (*conf.ssl_session_store).clone(),
         _ => (*conf.ssl_certificate).clone(),
     }
 }
@@ -159,20 +154,63 @@ fn certificate<'a>(asked: &'a mut Asked<'_>) -> Waiting<'a> {
             let pairs = handshake.pairs.take().into_iter().map(|pair| (pair, None));
             config.cert_resolver = Arc::new(Certificates::new(pairs));
             asked.config = Some(Arc::new(config));
+        } else if let (Some(answer), Some(base)) = (handshake.pairs.staple.take(), &asked.config) {
+            let mut config = (**base).clone();
+            config.cert_resolver = Arc::new(Stapled(base.cert_resolver.clone(), answer));
+            asked.config = Some(Arc::new(config));
         }
         Ok(())
     })
 }
 
+/// The configuration's certificates, with the answer of a responder that a program gives.
+#[derive(Debug)]
+struct Stapled(Arc<dyn ResolvesServerCert>, Vec<u8>);
+
+impl ResolvesServerCert for Stapled {
+    fn resolve(&self, hello: rustls::server::ClientHello<'_>) -> Option<Arc<CertifiedKey>> {
+        let shown = self.0.resolve(hello)?;
+        Some(Arc::new(CertifiedKey { ocsp: Some(self.1.clone()), ..(*shown).clone() }))
+    }
+}
+
 /// Runs the program of a phase; gives what it made of the handshake.
 async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake>>, Refused> {
     let Some(chunk) = program(asked, phase) else { return Ok(None) };
+    let r = begin(asked, Session::default());
+    let end = run_on(r, &chunk, phase).await;
+    let code = code(&end);
+    let failed = !(0..400).contains(&code);
+    let (name, exit) = (phase.context().trim_end_matches('*'), i32::from(!failed));
+    let what = if phase == Phase::ClientHello { "client hello cb" } else { "cert cb" };
+    log_error!(r, Debug, "{name}: handler return value: {code}, {what} exit code: {exit}");
+    log_error!(r, Debug, "{name}: {what} exit code: {exit}");
+    let handshake = finish(r);
+    if failed {
+        let text = "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)".to_owned();
+        return Err(Refused { alert: AlertDescription::InternalError, level: Level::Info, text });
+    }
+    Ok(handshake)
+}
+
+/// What a program's end is to OpenSSL.
+pub(super) fn code(end: &End) -> i64 {
+    match end {
+        End::Done => 0,
+        End::Exit(code) => *code,
+        _ => 500,
+    }
+}
+
+/// What a program of the handshake works on: what would be the connection's first request, or the session.
+pub(super) fn begin<'a>(asked: &'a mut Asked<'_>, session: Session) -> &'a mut Request {
     let handshake = Handshake {
         message: asked.message.to_vec(),
         hello: asked.hello.clone(),
         protocols: None,
         config: asked.config.clone(),
         pairs: Pairs::default(),
+        session,
     };
     let (snapshot, client, server) = (asked.snapshot, asked.client, asked.server);
     let r: &mut Request = match &mut asked.session {
@@ -185,25 +223,15 @@ async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake
         }
     };
     r.ctx.lua.get_or_insert_default().handshake = Some(Box::new(handshake));
-    let end = run_on(r, &chunk, phase).await;
-    let code = match end {
-        End::Done => 0,
-        End::Exit(code) => code,
-        _ => 500,
-    };
-    let failed = !(0..400).contains(&code);
-    let (name, exit) = (phase.context().trim_end_matches('*'), i32::from(!failed));
-    log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {exit}");
-    log_error!(r, Debug, "{name}: cert cb exit code: {exit}");
-    let handshake = r.ctx.lua.as_mut().and_then(|c| c.handshake.take());
-    if failed {
-        let text = "SSL_do_handshake() failed (SSL: error:0A000179:SSL routines::cert cb error)".to_owned();
-        return Err(Refused { alert: AlertDescription::InternalError, level: Level::Info, text });
-    }
-    Ok(handshake)
+    r
 }
 
-async fn run_on(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> End {
+/// Takes what the program made of the handshake.
+pub(super) fn finish(r: &mut Request) -> Option<Box<Handshake>> {
+    r.ctx.lua.as_mut().and_then(|c| c.handshake.take())
+}
+
+pub(super) async fn run_on(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> End {
     let Some(machine) = machine::of(r) else { return End::Failed };
     match machine.function(r, chunk) {
         Ok(function) => run::run(Some(&mut *r), &machine, &function, nothing(), phase).await,

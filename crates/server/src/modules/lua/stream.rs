@@ -3,14 +3,17 @@
 
 use super::current::Phase;
 use super::run::{self, End};
-use super::{Chunk, machine, raw};
+use super::{machine, raw};
 use crate::config::{Directive, Scope, stream};
 use crate::connection::incoming::Incoming;
+use crate::listen::datagram::Flow;
 use crate::log_error;
+use crate::modules::lua::chunk::Chunk;
 use crate::modules::stream_core::Handler;
 use crate::request::Request;
 use ::lua::machine::nothing;
 use conf::{Node, Problem};
+use std::rc::Rc;
 use std::sync::Arc;
 
 /// Those that `http` has not, or has with another meaning.
@@ -50,6 +53,44 @@ pub async fn handle(r: &mut Request, incoming: &mut Incoming) -> u16 {
         End::Exit(status @ 200..1000) => status as u16,
         _ => 500,
     }
+}
+
+/// `preread_by_lua*` of a session of datagrams; it may take the first one. The error is the session's status.
+///
+/// # Errors
+/// The program ends the session.
+pub async fn preread_datagrams(r: &mut Request, flow: &Rc<Flow>, first: &mut Option<Box<[u8]>>) -> Result<(), u16> {
+    let Some(chunk) = (*r.conf().lua.preread).clone() else { return Ok(()) };
+    match run_datagrams(r, flow, first, &chunk, Phase::Preread).await {
+        End::Done | End::Exit(0 | -5) => Ok(()),
+        End::Exit(status @ 200..1000) => Err(status as u16),
+        _ => Err(500),
+    }
+}
+
+/// `content_by_lua*` of a session of datagrams; gives the session's status.
+pub async fn handle_datagrams(r: &mut Request, flow: &Rc<Flow>, mut first: Option<Box<[u8]>>) -> u16 {
+    let Some(chunk) = (*r.conf().lua.content).clone() else { return 500 };
+    match run_datagrams(r, flow, &mut first, &chunk, Phase::Content).await {
+        End::Done | End::Exit(0) => 200,
+        End::Exit(status @ 200..1000) => status as u16,
+        _ => 500,
+    }
+}
+
+async fn run_datagrams(
+    r: &mut Request,
+    flow: &Rc<Flow>,
+    first: &mut Option<Box<[u8]>>,
+    chunk: &Arc<Chunk>,
+    phase: Phase,
+) -> End {
+    let Some(machine) = machine::of(r) else { return End::Failed };
+    let Ok(function) = machine.function(r, chunk) else { return End::Failed };
+    r.ctx.lua.get_or_insert_default().datagrams = Some(raw::Datagrams { flow: flow.clone(), first: first.take() });
+    let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
+    *first = r.ctx.lua.as_mut().and_then(|c| c.datagrams.take()).and_then(|d| d.first);
+    end
 }
 
 async fn run_on(r: &mut Request, incoming: &mut Incoming, chunk: &Arc<Chunk>, phase: Phase) -> End {

@@ -2,11 +2,13 @@
 //! the peer's. From: `upstream::secure`. What they call is in `api/ssl.rs`.
 
 use super::current::Phase;
+use super::machine;
 use super::run::{self, End};
 use super::ssl::Pairs;
-use super::{Chunk, machine};
+use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;
 use crate::tls::client::own_certificate;
+use crate::upstream::secure::{self, Programs, Refused};
 use ::lua::machine::nothing;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
@@ -37,19 +39,19 @@ impl Peer {
     }
 }
 
-/// The request's server does not go on with the handshake; why has been logged.
-pub struct Refused;
-
-/// Whether a program judges the peer's certificate.
-pub fn judges(r: &Request) -> bool {
-    r.conf().lua.proxy_ssl_verify.is_some()
+/// How `upstream::secure` asks for these programs.
+pub fn install() {
+    secure::install(Programs {
+        certificate: |r, config| Box::pin(certificate(r, config)),
+        verify: |r, config, chain, result| Box::pin(verify(r, config, chain, result)),
+    });
 }
 
 /// The settings for the handshake, with the certificate that a program gives, if there is a program.
 ///
 /// # Errors
 /// It has refused the handshake.
-pub async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<Arc<ClientConfig>, Refused> {
+async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<Arc<ClientConfig>, Refused> {
     let Some(chunk) = (*r.conf().lua.proxy_ssl_certificate).clone() else { return Ok(config) };
     let mut peer = ask(r, &chunk, Phase::ProxyCertificate, Peer::new(&config)).await?;
     if peer.pairs.is_blank() {
@@ -67,7 +69,7 @@ pub async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<A
 ///
 /// # Errors
 /// It has refused the handshake.
-pub async fn verify(
+async fn verify(
     r: &mut Request,
     config: &ClientConfig,
     chain: Vec<CertificateDer<'static>>,
@@ -102,7 +104,10 @@ async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> R
     };
     let failed = !(0..400).contains(&code);
     let name = phase.context().trim_end_matches('*');
-    crate::log_error!(r, Debug, "{name}: handler return value: {code}, cert cb exit code: {}", i32::from(!failed));
+    let (what, exit) =
+        (if phase == Phase::ProxyVerify { "cert verify callback" } else { "cert cb" }, i32::from(!failed));
+    crate::log_error!(r, Debug, "{name}: handler return value: {code}, {what} exit code: {exit}");
+    crate::log_error!(r, Debug, "{name}: {what} exit code: {exit}");
     r.action = doing;
     let peer = r.ctx.lua.as_mut().and_then(|c| c.upstream.take());
     peer.filter(|_| !failed).ok_or(Refused)

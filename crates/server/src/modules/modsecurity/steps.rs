@@ -14,8 +14,9 @@ use super::RuleSet;
 use crate::connection::Address;
 use crate::log::{self, lines};
 use crate::log_error;
-use crate::modules::variables;
-use crate::request::filter::{BodyFilter, Chunk, PIECE, Rest};
+use crate::modules::{refusals, variables};
+use crate::request::chunk::{Chunk, PIECE};
+use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::respond::{Filtered, HeaderFilter, Refused};
@@ -30,6 +31,8 @@ use waf::{Connection, Intervention, Memory, Now, Store, Transaction};
 
 /// Used transactions that a thread keeps for a configuration: each remembers values, and so is worth more than a new one.
 const KEEP: usize = 64;
+/// Rules that are named where a refused request is asked about.
+const SHOWN_RULES: usize = 8;
 /// nginx's status for a connection that is closed without an answer.
 const CLOSE: u16 = 444;
 
@@ -127,15 +130,30 @@ fn settle(r: &mut Request, mut watch: Watch, refused: Option<Intervention>) -> V
     match refused {
         None => Verdict::Decline,
         Some(refused) => {
+            note(r, &refused);
             let refused = answer(r, refused);
             r.instead(refused)
         }
     }
 }
 
+/// Remembers which rules have led to a refusal, for who is asked about its id.
+fn note(r: &mut Request, refused: &Intervention) {
+    let Some(watch) = r.ctx.modsecurity.take() else { return };
+    let mut why = String::new();
+    for found in watch.transaction.matches().iter().filter(|found| found.log).take(SHOWN_RULES) {
+        why.push_str(if why.is_empty() { "rule " } else { "; rule " });
+        why.push_str(&format!("{} ({}): {}", found.id, found.variable, found.msg));
+    }
+    if why.is_empty() {
+        why.push_str(&refused.log);
+    }
+    r.ctx.modsecurity = Some(watch);
+    refusals::refused(r, refused.status, "modsecurity", format_args!("{why}"));
+}
+
 /// What is answered for an intervention.
 fn answer(r: &mut Request, refused: Intervention) -> Refused {
-    r.ctx.shown_id = true;
     if refused.drop {
         r.flow.keepalive = false;
         return Refused { status: CLOSE, location: None };
@@ -316,6 +334,7 @@ impl BodyFilter for Judge {
         report(r, &mut watch, refused.as_ref());
         if let Some(refused) = refused {
             r.ctx.modsecurity = Some(watch);
+            note(r, &refused);
             return Err(answer(r, refused).into());
         }
         let sent = if !self.holds {
@@ -356,7 +375,7 @@ impl Judge {
 /// The logger: phase 5, the line of the audit log, and the transaction is free for the next request.
 pub fn logger(r: &mut Request) {
     let Some(mut watch) = r.ctx.modsecurity.take() else { return };
-    watch.transaction.logging(variables::status(r));
+    watch.transaction.logging(r.status());
     report(r, &mut watch, None);
     let t = &watch.transaction;
     let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };

@@ -1,7 +1,7 @@
 //! What nchan says to publishers and of groups: short answers, what a channel has as text, JSON, XML or YAML, headers for other origins.
 
 use super::Conf;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
@@ -18,6 +18,9 @@ pub(super) enum Form {
 }
 
 impl Form {
+    /// All of them, as they are numbered between processes.
+    pub(super) const ALL: [Form; 4] = [Form::Plain, Form::Json, Form::Xml, Form::Yaml];
+
     /// By `Accept`: the first that is named.
     pub(super) fn of(r: &Request) -> Form {
         r.head.headers.find(K::Accept).map_or(Form::Plain, |accept| Form::named(r.get(accept)))

@@ -32,6 +32,18 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// All of them, as they are numbered between processes.
+    pub(super) const ALL: [Kind; 8] = [
+        Kind::LongPoll,
+        Kind::IntervalPoll,
+        Kind::WebSocket,
+        Kind::WebSocketMeta,
+        Kind::EventSource,
+        Kind::Chunked,
+        Kind::Multipart,
+        Kind::Raw,
+    ];
+
     /// As variables and hooks name it.
     pub(super) fn name(self) -> &'static str {
         match self {
@@ -53,6 +65,7 @@ impl Kind {
 /// A stretch of bytes for the client; what many get alike is one for all.
 pub(super) enum Piece {
     Frame(Arc<Message>),
+    Deflated(Arc<Message>),
     Event(Arc<Message>),
     EventChunk(Arc<Message>),
     Bytes(Box<[u8]>),
@@ -62,12 +75,14 @@ pub(super) enum Piece {
 const FRAME: u8 = 0;
 const EVENT: u8 = 1;
 const EVENT_CHUNK: u8 = 2;
+const DEFLATED: u8 = 3;
 
 impl Form for Message {
     fn bytes(&self, form: u8) -> &[u8] {
         match form {
             EVENT => self.eventsource(),
             EVENT_CHUNK => self.eventsource_chunk(),
+            DEFLATED => self.deflated_frame().unwrap_or_else(|| self.frame()),
             _ => self.frame(),
         }
     }
@@ -77,6 +92,7 @@ impl From<Piece> for Words {
     fn from(piece: Piece) -> Words {
         match piece {
             Piece::Frame(message) => Words::Shared(message, FRAME),
+            Piece::Deflated(message) => Words::Shared(message, DEFLATED),
             Piece::Event(message) => Words::Shared(message, EVENT),
             Piece::EventChunk(message) => Words::Shared(message, EVENT_CHUNK),
             Piece::Bytes(bytes) => Words::Own(bytes),
@@ -88,6 +104,7 @@ impl Piece {
     pub(super) fn bytes(&self) -> &[u8] {
         match self {
             Piece::Frame(message) => message.frame(),
+            Piece::Deflated(message) => message.deflated_frame().unwrap_or_else(|| message.frame()),
             Piece::Event(message) => message.eventsource(),
             Piece::EventChunk(message) => message.eventsource_chunk(),
             Piece::Bytes(bytes) => bytes,
@@ -121,6 +138,8 @@ pub(super) struct Feed {
     kind: Kind,
     /// Pieces are chunks of HTTP/1 already.
     chunked: bool,
+    /// Messages may go, and come, compressed (`permessage-deflate`).
+    pub(super) deflated: bool,
     /// Of multipart/mixed.
     pub(super) boundary: Option<Box<Boundary>>,
     // Times are small: there may be millions of feeds.
@@ -160,12 +179,70 @@ impl Feed {
             listening,
             kind,
             chunked: false,
+            deflated: false,
             boundary: None,
             ping_every: every,
             ping_at: after(every),
             timeout,
             late_at: after(timeout),
         }
+    }
+
+    /// For another process.
+    pub(super) fn write(&self, w: &mut heir::Writer) {
+        w.number(Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64);
+        w.flag(self.chunked);
+        w.flag(self.deflated);
+        w.bytes(self.boundary());
+        let (ping, late) = self.left();
+        w.number(ping.into());
+        w.number(late.into());
+        let subscription = &self.listening.subscription;
+        w.optional(subscription.active().map(i64::from));
+        let places = subscription.places();
+        w.number(places.len() as u64);
+        for (channel, after) in places {
+            w.bytes(channel.name());
+            w.signed(after.time);
+            w.signed(after.tag.into());
+        }
+    }
+
+    /// What another process wrote, for a location of this one.
+    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Feed> {
+        let kind = *Kind::ALL.get(usize::try_from(r.number()?).ok()?)?;
+        let (chunked, deflated, boundary) = (r.flag()?, r.flag()?, r.bytes()?);
+        let boundary = match boundary {
+            [] => None,
+            letters => Some(Box::new(Boundary::try_from(letters).ok()?)),
+        };
+        let mut left = || u32::try_from(r.number()?).ok();
+        let left = (left()?, left()?);
+        let active = r.optional()?.and_then(|active| u32::try_from(active).ok());
+        let places = r.list(push::limits::MAX_CHANNELS, |r| {
+            let name = r.bytes()?;
+            Some((name, push::Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? }))
+        })?;
+        // Channels that others share are followed by a request.
+        if places.is_empty() || !conf.has_subscribers() || conf.redis.is_some() {
+            return None;
+        }
+        let subscription = hub::store().resume(&places, active, &hub::mailbox(), hub::now()).ok()?;
+        let mut feed = Feed::new(Listening::new(subscription), kind, conf);
+        (feed.chunked, feed.deflated, feed.boundary) = (chunked, deflated, boundary);
+        feed.go_on_with(left);
+        Some(feed)
+    }
+
+    /// Tenths of seconds until the next ping, and until it is late.
+    pub(super) fn left(&self) -> (u32, u32) {
+        (self.ping_at.saturating_sub(now()), self.late_at.saturating_sub(now()))
+    }
+
+    /// Goes on where another process had so much time left.
+    pub(super) fn go_on_with(&mut self, (ping, late): (u32, u32)) {
+        self.ping_at = self.ping_at.min(now().saturating_add(ping));
+        self.late_at = self.late_at.min(now().saturating_add(late));
     }
 
     /// From now on pieces are chunks of a body of HTTP/1.
@@ -239,6 +316,9 @@ impl Feed {
             id
         };
         match self.kind {
+            Kind::WebSocket if self.deflated && message.deflated_frame().is_some() => {
+                return Piece::Deflated(message);
+            }
             Kind::WebSocket => return Piece::Frame(message),
             Kind::EventSource if subscription.channels().len() == 1 && conf.eventsource_event.is_empty() => {
                 return if self.chunked { Piece::EventChunk(message) } else { Piece::Event(message) };

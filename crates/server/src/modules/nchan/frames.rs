@@ -1,5 +1,6 @@
 //! What a client sends on a WebSocket: frames are put together to messages. Bounded by `client_max_body_size`.
 
+use super::deflate::{self, Inflated};
 use wire::websocket::{self, BINARY, CLOSE, CONTINUATION, PING, PONG, TEXT};
 
 /// Bytes of a message where `client_max_body_size` is 0.
@@ -25,9 +26,34 @@ pub(super) struct Inbox {
     message: Vec<u8>,
     /// Of the message whose parts come.
     opcode: Option<u8>,
+    /// It is compressed.
+    is_deflated: bool,
+    /// That was agreed on.
+    may_inflate: bool,
 }
 
 impl Inbox {
+    /// What has come of a message, for another process.
+    pub(super) fn write(&self, w: &mut heir::Writer) {
+        w.bytes(&self.bytes);
+        w.bytes(&self.message);
+        w.optional(self.opcode.map(i64::from));
+        w.flag(self.is_deflated);
+        w.flag(self.may_inflate);
+    }
+
+    /// The same as another process said it.
+    pub(super) fn read(r: &mut heir::Reader<'_>) -> Option<Inbox> {
+        let (bytes, message, opcode) = (r.bytes()?.to_vec(), r.bytes()?.to_vec(), r.optional()?);
+        let opcode = opcode.and_then(|opcode| u8::try_from(opcode).ok());
+        Some(Inbox { bytes, message, opcode, is_deflated: r.flag()?, may_inflate: r.flag()? })
+    }
+
+    /// `may_inflate`: messages may come compressed.
+    pub(super) fn new(may_inflate: bool) -> Inbox {
+        Inbox { may_inflate, ..Inbox::default() }
+    }
+
     /// Takes bytes.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         self.bytes.extend_from_slice(bytes);
@@ -49,6 +75,9 @@ impl Inbox {
             if frame.opcode < CLOSE && frame.size.payload + self.message.len() as u64 > max {
                 return Some(Came::Broken(1009, "Message too big."));
             }
+            if frame.deflated && !self.may_inflate {
+                return Some(Came::Broken(1002, "Protocol error."));
+            }
             let whole = frame.size.header + frame.size.payload as usize;
             let payload = self.bytes.get(frame.size.header..whole)?;
             let mut control = Vec::new();
@@ -62,9 +91,10 @@ impl Inbox {
                     return Some(Came::Broken(1002, "Unexpected continuation."));
                 }
                 (CONTINUATION, Some(opcode)) | (opcode, None) => {
+                    self.is_deflated |= frame.deflated;
                     self.opcode = Some(opcode);
                     if frame.last {
-                        return Some(self.whole(opcode));
+                        return Some(self.whole(opcode, max));
                     }
                 }
                 _ => return Some(Came::Broken(1002, "Protocol error.")),
@@ -72,9 +102,16 @@ impl Inbox {
         }
     }
 
-    fn whole(&mut self, opcode: u8) -> Came {
+    fn whole(&mut self, opcode: u8, max: u64) -> Came {
         self.opcode = None;
-        let message = std::mem::take(&mut self.message);
+        let mut message = std::mem::take(&mut self.message);
+        if std::mem::take(&mut self.is_deflated) {
+            message = match deflate::inflate(&message, max) {
+                Inflated::Whole(message) => message,
+                Inflated::TooLarge => return Came::Broken(1009, "Message too big."),
+                Inflated::Broken => return Came::Broken(1007, "Invalid compressed message."),
+            };
+        }
         if opcode == TEXT && std::str::from_utf8(&message).is_err() {
             return Came::Broken(1007, "Invalid text frame (not UTF8).");
         }

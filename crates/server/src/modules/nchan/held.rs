@@ -13,6 +13,7 @@ use crate::modules::LocationConf;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
 use crate::request::phases::{Back, GoOn, Released, Verdict};
+use crate::worker::departure;
 use push::Message;
 use runtime::clock;
 use runtime::timer::Timer;
@@ -42,9 +43,15 @@ pub(super) fn stream(r: &mut Request, mut feed: Feed) -> Verdict {
 }
 
 /// A WebSocket: of a subscriber, a publisher, or both.
-pub(super) fn websocket(r: &mut Request, feed: Option<Feed>, publisher: Option<Publisher>) -> Verdict {
+pub(super) fn websocket(
+    r: &mut Request,
+    feed: Option<Feed>,
+    publisher: Option<Publisher>,
+    is_deflated: bool,
+) -> Verdict {
     nodelay(r);
-    let frames = publisher.map(|publisher| Frames { publisher: Some(publisher), ..Frames::default() });
+    let inbox = Inbox::new(is_deflated);
+    let frames = publisher.map(|publisher| Frames { inbox, publisher: Some(publisher) });
     begin(r, Held { frames: frames.map(Box::new), ..Held::new(feed) })
 }
 
@@ -59,9 +66,9 @@ fn begin(r: &mut Request, mut held: Held) -> Verdict {
         if held.hears() {
             held.hear(&kept.take_early());
         }
-        match parked::descriptor(&kept, socket) {
-            Ok(fd) => {
-                parked::park(kept, fd, held);
+        match parked::ready(&kept, socket) {
+            Ok(ready) => {
+                parked::park(kept, ready, held);
                 Box::pin(async { Released::Parked })
             }
             Err(socket) => Box::pin(run(Whole::new(kept, socket, held))),
@@ -87,7 +94,6 @@ struct First {
     over: Option<End>,
 }
 
-#[derive(Default)]
 struct Frames {
     inbox: Inbox,
     publisher: Option<Publisher>,
@@ -130,11 +136,23 @@ struct Whole {
     at: usize,
     /// When the client last took something of that, ms.
     took_ms: u64,
+    /// It is to go on in another process.
+    departs: bool,
 }
 
 async fn run(mut whole: Box<Whole>) -> Released {
     poll_fn(|cx| whole.poll(cx)).await;
-    let Whole { kept, socket, held, .. } = *whole;
+    let Whole { kept, socket, held, out, at, departs, .. } = *whole;
+    let (kept, socket, mut held) = match departs {
+        true => match parked::depart(kept, socket, held, out.as_ref().map_or(&[][..], |out| &out.bytes()[at..])) {
+            Ok(()) => return Released::Parked,
+            Err(here) => *here,
+        },
+        false => (kept, socket, held),
+    };
+    if departs {
+        held.refuse();
+    }
     Released::Back(Back { request: kept.back(socket), go_on: held.go_on() })
 }
 
@@ -166,10 +184,81 @@ impl Held {
         self.feed.as_ref().is_none_or(|feed| feed.kind().is_websocket())
     }
 
+    /// For another process; none: it is about to end. `rest` is what is left of what it was saying.
+    pub(super) fn travel(&mut self, rest: &[u8], mut w: heir::Writer) -> Option<Vec<u8>> {
+        if !self.may_go() {
+            return None;
+        }
+        if !rest.is_empty() {
+            let first = self.first.get_or_insert_default();
+            let next = first.out.take();
+            first.out = Some(Piece::Bytes([rest, next.as_ref().map_or(&[][..], Piece::bytes)].concat().into()));
+        }
+        let first = self.first.as_ref().and_then(|first| first.out.as_ref());
+        w.bytes(first.map_or(&[][..], Piece::bytes));
+        w.flag(self.feed.is_some());
+        self.feed.iter().for_each(|feed| feed.write(&mut w));
+        w.flag(self.frames.is_some());
+        if let Some(frames) = &self.frames {
+            frames.inbox.write(&mut w);
+            w.flag(frames.publisher.is_some());
+            frames.publisher.iter().for_each(|publisher| publisher.write(&mut w));
+        }
+        Some(w.done())
+    }
+
+    /// Whether it can go on in another process: it has not come to its end, and its channels are this process's own.
+    pub(super) fn may_go(&self) -> bool {
+        let is_own = |feed: &Feed| feed.listening.subscription.channels().all(|channel| channel.is_own());
+        self.first.as_ref().is_none_or(|first| first.over.is_none()) && self.feed.as_ref().is_none_or(is_own)
+    }
+
+    /// What [`Held::travel`] of another process wrote, for a location of this one; none: it was something else, or the location is none
+    /// for it.
+    pub(super) fn arrive(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Held> {
+        let out = r.bytes()?;
+        let mut held = Held::new(None);
+        if r.flag()? {
+            held.feed = Some(Feed::read(r, conf)?);
+        }
+        if r.flag()? {
+            let inbox = Inbox::read(r)?;
+            let publisher = match r.flag()? {
+                true => Some(Publisher::read(r, conf).filter(|_| conf.publishers.websocket)?),
+                false => None,
+            };
+            held.frames = Some(Box::new(Frames { inbox, publisher }));
+        }
+        if !out.is_empty() {
+            held.say(Piece::Bytes(out.into()));
+        }
+        (r.is_done() && (held.feed.is_some() || held.frames.is_some())).then_some(held)
+    }
+
+    /// It has no place in the process that goes on, and is told so.
+    pub(super) fn refuse(&mut self) {
+        let Some(feed) = &self.feed else {
+            self.close(1001, "going away");
+            return self.end(End::Over(Over::Leaving));
+        };
+        if feed.kind() == super::feed::Kind::LongPoll {
+            return self.end(End::Got(Err(Over::Leaving)));
+        }
+        if let Some(words) = feed.last_words(Over::Leaving) {
+            let out = self.first.take().and_then(|first| first.out);
+            let all = [out.as_ref().map_or(&[][..], Piece::bytes), words.bytes()].concat();
+            self.say(Piece::Bytes(all.into()));
+        }
+        self.end(End::Over(Over::Leaving));
+    }
+
     /// The client has said this.
     pub(super) fn hear(&mut self, bytes: &[u8]) {
         if !bytes.is_empty() {
-            self.frames.get_or_insert_default().inbox.push(bytes);
+            let may_inflate = self.feed.as_ref().is_some_and(|feed| feed.deflated);
+            let frames =
+                self.frames.get_or_insert_with(|| Box::new(Frames { inbox: Inbox::new(may_inflate), publisher: None }));
+            frames.inbox.push(bytes);
         }
     }
 
@@ -226,6 +315,7 @@ impl Held {
             };
             if feed.kind() == super::feed::Kind::LongPoll {
                 match feed.message().transpose() {
+                    None if crate::worker::has_left() => self.refuse(),
                     None => return Step::Rest(feed.rest_until()),
                     Some(got) => self.end(End::Got(got)),
                 }
@@ -233,6 +323,7 @@ impl Held {
             }
             match feed.turn(&conf.nchan) {
                 Turn::Piece(piece) => return Step::Say(piece),
+                Turn::Nothing if crate::worker::has_left() => self.refuse(),
                 Turn::Nothing => return Step::Rest(feed.rest_until()),
                 Turn::Over(over) => {
                     let words = feed.last_words(over);
@@ -276,7 +367,7 @@ impl Held {
                         end = Some(End::Closed);
                     }
                     Some(publisher) if publisher.asks => return self.end(End::Message(data, binary)),
-                    Some(publisher) => match publisher.publish(&data, binary) {
+                    Some(publisher) => match publisher.publish(&data, binary, &conf.nchan) {
                         Ok(None) => continue,
                         Ok(Some(text)) => frame::write_frame(frame::TEXT, text.as_bytes(), &mut out),
                         Err(why) => {
@@ -293,14 +384,18 @@ impl Held {
 
     /// What goes on with its request.
     pub(super) fn go_on(mut self) -> GoOn {
-        let end = self.first.take().and_then(|first| first.over).unwrap_or(End::Gone(None));
+        let First { out, over } = self.first.take().map_or_else(First::default, |first| *first);
+        let end = over.unwrap_or(End::Gone(None));
+        if matches!(end, End::Unparked) {
+            out.into_iter().for_each(|out| self.say(out));
+        }
         Box::new(move |r| Box::pin(ended(r, self, end)))
     }
 }
 
 impl Whole {
     fn new(kept: Box<Kept>, socket: Socket, held: Held) -> Box<Whole> {
-        Box::new(Whole { kept, socket, timer: Timer::new(), held, out: None, at: 0, took_ms: 0 })
+        Box::new(Whole { kept, socket, timer: Timer::new(), held, out: None, at: 0, took_ms: 0, departs: false })
     }
 
     /// Ready when it is over.
@@ -308,6 +403,10 @@ impl Whole {
         let snapshot = self.kept.snapshot().clone();
         let conf = &snapshot.location(self.kept.location()).conf;
         loop {
+            if departure::is_open() && self.socket.tls().is_none() && self.kept.may_go() && self.held.may_go() {
+                self.departs = true;
+                return Poll::Ready(());
+            }
             if let Err(end) = ready!(self.poll_write(*conf.core.send_timeout, cx)) {
                 self.held.end_now(end);
             }
@@ -461,7 +560,7 @@ async fn forward(
     }
     let data = other.as_deref().unwrap_or(data);
     let published = match redis::of(r, conf) {
-        None => publisher.publish(data, binary).map_err(answer::reason),
+        None => publisher.publish(data, binary, conf).map_err(answer::reason),
         Some(backend) => publisher.publish_by(&backend, data, binary).await.map_err(|why| match why {
             redis::Failed::Refused(why) => answer::reason(why),
             redis::Failed::Unreachable => "Redis does not answer.",

@@ -162,8 +162,10 @@ impl Listening {
 
     /// It is parked, and has this place.
     pub(super) fn settle(&mut self, place: u32) {
-        parked::listen_to(name_parked);
-        self.hear_by(Ear::Parked(place));
+        if self.ear != Ear::Parked(place) {
+            parked::listen_to(name_parked);
+            self.hear_by(Ear::Parked(place));
+        }
     }
 
     /// It is parked no longer.

@@ -2,6 +2,7 @@
 //! beside this one; the channels themselves are `push`'s, and docs/push.md shows how the parts stand together.
 
 mod answer;
+mod deflate;
 mod feed;
 mod frames;
 mod groups;
@@ -15,14 +16,19 @@ mod parked;
 mod publish;
 pub mod redis;
 mod subscribe;
+pub mod succession;
 mod variables;
 mod websocket;
 
 use super::core;
 use crate::config::complex::Complex;
+use crate::config::setting::Setting;
 use crate::config::{ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::Content;
 use conf::{Node, Problem, value};
+use deflate::Deflation;
+pub use parked::arrive;
+use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 pub use variables::{Context, VARIABLES};
@@ -83,6 +89,11 @@ pub const DIRECTIVES: &[Directive] = &[
     http("nchan_websocket_client_heartbeat", |s, n| {
         let heartbeat = (n.args[0].text.as_slice().into(), n.args[1].text.as_slice().into());
         setters::value(&mut s.level.conf.nchan.heartbeat, n, Some(heartbeat))
+    }),
+    http("nchan_deflate_message_for_websocket", |s, n| setters::flag(&mut s.level.conf.nchan.deflate, n)),
+    http("nchan_permessage_deflate_compression_level", |s, n| bounded(&mut s.level.conf.nchan.deflate_level, n, 0..=9)),
+    http("nchan_permessage_deflate_compression_window", |s, n| {
+        bounded(&mut s.level.conf.nchan.deflate_window, n, 9..=15)
     }),
     http("nchan_eventsource_event", |s, n| text(&mut s.level.conf.nchan.eventsource_event, n)),
     http("nchan_eventsource_ping_interval", |s, n| setters::seconds(&mut s.level.conf.nchan.eventsource_ping, n)),
@@ -207,6 +218,12 @@ crate::merged_values! {
         websocket_ping: Duration = Duration::ZERO,
         /// `nchan_websocket_client_heartbeat`
         heartbeat: Option<Heartbeat> = None,
+        /// `nchan_deflate_message_for_websocket`
+        deflate: bool = false,
+        /// `nchan_permessage_deflate_compression_level`
+        deflate_level: u64 = 6,
+        /// `nchan_permessage_deflate_compression_window`, the binary logarithm of its size.
+        deflate_window: u64 = 10,
         /// `nchan_eventsource_event`
         eventsource_event: Arc<[u8]> = Arc::default(),
         /// `nchan_eventsource_ping_interval`
@@ -291,6 +308,12 @@ impl Conf {
         self.subscribers.any()
     }
 
+    /// How messages are compressed, if they are.
+    fn deflation(&self) -> Option<Deflation> {
+        let (level, window) = (*self.deflate_level as u32, *self.deflate_window as u8);
+        self.deflate.then_some(Deflation { level, window })
+    }
+
     /// Takes from the level around what this one does not set.
     pub fn merge(&mut self, parent: &Conf) {
         let own_pass = self.settings.redis_pass.is_set();
@@ -317,6 +340,22 @@ pub struct Main {
     pub(super) redis: Vec<(Box<str>, Arc<redis::conf::Redis>)>,
     /// Where they are named.
     pub(super) redis_named: Vec<Node>,
+}
+
+impl Main {
+    /// `nchan_shared_memory_size`
+    pub fn memory(&self) -> Option<u64> {
+        self.memory
+    }
+}
+
+/// A number within limits.
+fn bounded(setting: &mut Setting<u64>, node: &Node, range: RangeInclusive<u64>) -> Result<(), Problem> {
+    setters::number(setting, node)?;
+    match range.contains(setting) {
+        true => Ok(()),
+        false => Err(node.problem(format!("value must be between {} and {}", range.start(), range.end()))),
+    }
 }
 
 fn publisher(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

@@ -4,12 +4,16 @@
 use super::feed::Kind;
 use super::held::{End, Held, Step};
 use crate::connection;
-use crate::connection::parked::{self, Next, Resident, Watch};
+use crate::connection::parked::{self, Next, Ready, Resident, Watch};
 use crate::connection::socket::Socket;
 use crate::request::held::{Kept, Packed, Unpacked};
 use crate::request::phases::Back;
+use crate::snapshot::ThreadSnapshot;
+use crate::worker::departure::{self, Papers, Stay, Traveller};
+use heir::Kind as Travels;
 use std::io;
 use std::os::fd::OwnedFd;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A subscriber that is parked.
@@ -18,20 +22,90 @@ pub(super) struct Parked {
     held: Held,
 }
 
-/// The descriptor of a connection that can be parked, or the connection: nothing can be, it is over TLS.
-pub(super) fn descriptor(kept: &Kept, socket: Socket) -> Result<OwnedFd, Socket> {
-    if socket.tls().is_some() || !kept.is_counted() || !parked::is_open() {
-        return Err(socket);
-    }
-    socket.try_into_fd()
+/// The connection, if it can be parked. One that is about to go on in another process goes from its task.
+pub(super) fn ready(kept: &Kept, socket: Socket) -> Result<Ready, Socket> {
+    let departs = departure::is_open() && kept.may_go();
+    if kept.is_counted() && !departs { Ready::of(socket) } else { Err(socket) }
 }
 
 /// Parks a subscriber.
-pub(super) fn park(kept: Box<Kept>, fd: OwnedFd, held: Held) {
-    parked::park(fd, Box::new(Parked { packed: Packed::of(kept), held }));
+pub(super) fn park(kept: Box<Kept>, ready: Ready, held: Held) {
+    parked::park(ready, Box::new(Parked { packed: Packed::of(kept), held }));
+}
+
+/// Has a subscriber with a task go on in another process, which [`Kept::may_go`] and [`Held::may_go`] say it can. `rest`: what is left of
+/// what it was saying. Gives it back if its descriptor is somebody else's too.
+pub(super) fn depart(
+    kept: Box<Kept>,
+    socket: Socket,
+    held: Held,
+    rest: &[u8],
+) -> Result<(), Box<(Box<Kept>, Socket, Held)>> {
+    let fd = match socket.try_into_fd() {
+        Ok(fd) => fd,
+        Err(socket) => return Err(Box::new((kept, socket, held))),
+    };
+    let mut parked = Box::new(Parked { packed: Packed::of(kept), held });
+    match parked.travel(rest) {
+        Some(papers) => {
+            let stay = Box::new(move |files: Vec<OwnedFd>, why: Stay| {
+                if let Some(fd) = files.into_iter().next() {
+                    parked.stay(fd, why);
+                }
+            });
+            departure::send(Traveller { papers, files: vec![fd], stay });
+        }
+        None => parked.stay(fd, Stay::Refused),
+    }
+    Ok(())
+}
+
+/// Goes on with a subscriber of another process. It comes back if it has no place here.
+pub fn arrive(
+    r: &mut heir::Reader<'_>,
+    fd: OwnedFd,
+    terms: &heir::Terms,
+    snapshot: &Rc<ThreadSnapshot>,
+) -> Result<(), OwnedFd> {
+    let read = |r: &mut heir::Reader<'_>| {
+        let packed = Packed::arrive(r, terms, snapshot)?;
+        let held = Held::arrive(r, &snapshot.location(packed.location()).conf.nchan)?;
+        Some(Box::new(Parked { packed, held }))
+    };
+    let Some(parked) = read(r) else { return Err(fd) };
+    parked.go_on(fd);
+    Ok(())
+}
+
+impl Parked {
+    /// Is parked, or has a task where nothing can be.
+    fn go_on(mut self: Box<Self>, fd: OwnedFd) {
+        match Ready::plain(fd) {
+            Ok(ready) => parked::park(ready, self),
+            Err(fd) => {
+                self.held.end(End::Unparked);
+                self.leave(Socket::new(fd));
+            }
+        }
+    }
 }
 
 impl Resident for Parked {
+    fn travel(&mut self, rest: &[u8]) -> Option<Papers> {
+        if !self.held.may_go() {
+            return None;
+        }
+        let bytes = self.held.travel(rest, self.packed.travel()?)?;
+        Some(Papers { kind: Travels::Subscriber, bytes, names: self.packed.snapshot().clone() })
+    }
+
+    fn stay(mut self: Box<Self>, fd: OwnedFd, why: Stay) {
+        if why == Stay::Refused {
+            self.held.refuse();
+        }
+        self.go_on(fd);
+    }
+
     fn kind(&self) -> parked::Kind {
         match self.held.feed().map(|feed| feed.kind()) {
             Some(Kind::LongPoll | Kind::IntervalPoll) => parked::Kind::LongPoll,
@@ -88,12 +162,12 @@ impl Resident for Parked {
         }
     }
 
-    fn leave(self: Box<Self>, fd: OwnedFd) {
+    fn leave(self: Box<Self>, socket: Socket) {
         let Parked { packed, mut held } = *self;
         if let Some(feed) = held.feed_mut() {
             feed.listening.unsettle();
         }
-        let Unpacked { kept, socket, client } = packed.unpack(Socket::new(fd));
-        connection::go_on(Back { request: kept.back(socket), go_on: held.go_on() }, client);
+        let Unpacked { kept, socket, client } = packed.unpack(socket);
+        connection::begin::go_on(Back { request: kept.back(socket), go_on: held.go_on() }, client);
     }
 }

@@ -3,7 +3,7 @@
 use super::answer::{self, Form};
 use super::hooks::{self, Forwarded};
 use super::redis::{self, Backend, Failed};
-use super::{Conf, handler, held, hub, names, websocket};
+use super::{Conf, deflate, handler, held, hub, names, websocket};
 use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
@@ -49,7 +49,9 @@ async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
             line.map_or(Vec::new(), |line| r.get(line.value).to_vec())
         }
     };
-    let draft = Draft { data: &data, content_type: &content_type, event: &event, marks: marks(conf) };
+    let deflated = deflate::deflated(&data, conf.deflation());
+    let (content_type, event) = (&*content_type, &*event);
+    let draft = Draft { data: &data, content_type, event, marks: marks(conf), deflated: &deflated };
     let published = match redis::of(r, conf) {
         Some(backend) => publish_by(&backend, names, draft, keep).await,
         None => publish(names, draft, keep).map_err(Failed::from),
@@ -228,9 +230,42 @@ impl Publisher {
         })
     }
 
+    /// For another process.
+    pub(super) fn write(&self, w: &mut heir::Writer) {
+        w.number(self.names.len() as u64);
+        self.names.iter().for_each(|name| w.bytes(name));
+        let Keep { length, seconds, accounting, channel_timeout } = self.keep;
+        w.number(length as u64);
+        w.signed(seconds);
+        w.flag(accounting);
+        w.signed(channel_timeout);
+        w.optional(self.answered.map(|form| form as i64));
+        w.bytes(&self.event);
+    }
+
+    /// What another process wrote, for a location of this one.
+    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Publisher> {
+        let names = r.list(push::limits::MAX_CHANNELS, |r| r.bytes().map(Box::from))?;
+        let keep = Keep {
+            length: usize::try_from(r.number()?).ok()?,
+            seconds: r.signed()?,
+            accounting: r.flag()?,
+            channel_timeout: r.signed()?,
+        };
+        let answered = match r.optional()? {
+            Some(number) => Some(*Form::ALL.get(usize::try_from(number).ok()?)?),
+            None => None,
+        };
+        let event = r.bytes()?.into();
+        let asks = !conf.upstream.is_empty() || !conf.events_id.is_empty();
+        Some(Publisher { names, keep, answered, asks, event, marks: marks(conf) })
+    }
+
     /// Publishes what a frame has brought. The text of the answer, if there is one.
-    pub(super) fn publish(&self, data: &[u8], binary: bool) -> Result<Option<String>, Refused> {
-        let (info, last) = publish(&self.names, self.draft(data, binary), self.keep)?;
+    pub(super) fn publish(&self, data: &[u8], binary: bool, conf: &Conf) -> Result<Option<String>, Refused> {
+        let deflated = deflate::deflated(data, conf.deflation());
+        let draft = Draft { deflated: &deflated, ..self.draft(data, binary) };
+        let (info, last) = publish(&self.names, draft, self.keep)?;
         Ok(self.answered.map(|form| answer::channel(&info, hub::now(), last.as_deref(), form)))
     }
 
@@ -247,7 +282,7 @@ impl Publisher {
 
     fn draft<'d>(&'d self, data: &'d [u8], binary: bool) -> Draft<'d> {
         let content_type: &[u8] = if binary { b"application/octet-stream" } else { b"" };
-        Draft { data, content_type, event: &self.event, marks: self.marks }
+        Draft { data, content_type, event: &self.event, marks: self.marks, deflated: b"" }
     }
 }
 
@@ -257,6 +292,7 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
     r.channels().publisher = "websocket";
     hooks::authorize(r, conf).await?;
     let publisher = Publisher::of(r, conf, names)?;
-    websocket::shake_hands(r, None).await?;
-    Ok(held::websocket(r, None, Some(publisher)))
+    let extension = websocket::extension(r, conf);
+    websocket::shake_hands(r, None, extension.as_deref()).await?;
+    Ok(held::websocket(r, None, Some(publisher), extension.is_some()))
 }

@@ -6,7 +6,7 @@ use super::hub::{self, Listening};
 use super::publish::Publisher;
 use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
 use crate::log_error;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::held::may_hold;
 use crate::request::phases::Verdict;
@@ -36,7 +36,7 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
     let position = handler::position(r, conf)?;
     let kind = if websocket::wants_meta(r) { Kind::WebSocketMeta } else { Kind::WebSocket };
     websocket::check(r)?;
-    let feed = subscribe(r, conf, kind, position.as_ref()).await?;
+    let mut feed = subscribe(r, conf, kind, position.as_ref()).await?;
     let publisher = match conf.publishers.websocket {
         true => {
             let ids = r.channels().ids.clone();
@@ -47,8 +47,11 @@ pub(super) async fn websocket(r: &mut Request, conf: &Conf) -> Result<Verdict, V
         }
         false => None,
     };
-    websocket::shake_hands(r, (kind == Kind::WebSocketMeta).then_some(websocket::META)).await?;
-    Ok(held::websocket(r, Some(feed), publisher))
+    let protocol = (kind == Kind::WebSocketMeta).then_some(websocket::META);
+    let extension = websocket::extension(r, conf);
+    websocket::shake_hands(r, protocol, extension.as_deref()).await?;
+    feed.deflated = extension.is_some();
+    Ok(held::websocket(r, Some(feed), publisher, extension.is_some()))
 }
 
 /// Makes the client a subscriber. On `Err` it has been answered.
@@ -220,6 +223,8 @@ fn not_yet(r: &mut Request, conf: &Conf) -> Verdict {
 
 fn over_poll(r: &mut Request, over: Over) -> Verdict {
     answer::vary(r);
+    // Who asks again on this connection would be told the same.
+    r.flow.keepalive &= !crate::worker::has_left();
     match over {
         Over::Deleted => answer::empty(r, 410),
         Over::Late => answer::empty(r, 408),

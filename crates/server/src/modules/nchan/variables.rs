@@ -35,7 +35,7 @@ pub(super) struct Said {
 }
 
 /// The kinds of subscribers and publishers, by number.
-const KINDS: [&str; 9] = [
+const KINDS: [&str; 10] = [
     "",
     "longpoll",
     "intervalpoll",
@@ -45,6 +45,7 @@ const KINDS: [&str; 9] = [
     "http-multipart",
     "http-raw-stream",
     "http",
+    "mqtt",
 ];
 
 impl Context {
@@ -57,6 +58,10 @@ impl Context {
         w.bytes(&self.message);
         w.number(self.ids.len() as u64);
         self.ids.iter().for_each(|id| w.bytes(id));
+        w.flag(self.mqtt.is_some());
+        if let Some(said) = &self.mqtt {
+            [&said.client, &said.user, &said.password].into_iter().for_each(|text| w.bytes(text));
+        }
     }
 
     /// What was written.
@@ -65,7 +70,14 @@ impl Context {
         let (subscriber, publisher) = (kind()?, kind()?);
         let (before, message) = (r.bytes()?.to_vec(), r.bytes()?.to_vec());
         let ids = r.list(|r| r.bytes().map(Box::from))?;
-        Some(Context { ids, subscriber, publisher, before, message, event: "", mqtt: None })
+        let mqtt = match r.flag()? {
+            false => None,
+            true => {
+                let mut text = || r.bytes().map(Box::from);
+                Some(Rc::new(Said { client: text()?, user: text()?, password: text()? }))
+            }
+        };
+        Some(Context { ids, subscriber, publisher, before, message, event: "", mqtt })
     }
 }
 

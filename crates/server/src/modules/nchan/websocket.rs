@@ -1,11 +1,12 @@
 //! The handshake of WebSocket (RFC 6455 section 4.2).
 
-use super::answer;
+use super::{Conf, answer};
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, flow};
 use sha1::{Digest, Sha1};
 use wire::encoding::{Alphabet, base64_decode, base64_encode};
+use wire::permessage_deflate;
 use wire::websocket::ACCEPT_GUID;
 
 /// The subprotocol in which messages come with their ids.
@@ -22,6 +23,12 @@ pub(super) fn wants_meta(r: &Request) -> bool {
 pub(super) fn wants(r: &Request, protocol: &[u8]) -> bool {
     let mut named = r.head.headers.lines().iter().filter(|line| line.known == K::SecWebSocketProtocol);
     named.any(|line| r.get(line.value).split(|b| *b == b',').any(|name| name.trim_ascii() == protocol))
+}
+
+/// What is answered to a client's offer of `permessage-deflate`, if it is taken.
+pub(super) fn extension(r: &Request, conf: &Conf) -> Option<String> {
+    let lines = r.head.headers.named(&r.arena, b"sec-websocket-extensions");
+    permessage_deflate::agree(lines.map(|line| r.get(line.value)), *conf.deflate_window as u8)
 }
 
 /// Refuses what is no handshake. On `Err` the client has been answered.
@@ -45,7 +52,11 @@ pub(super) fn check(r: &mut Request) -> Result<(), Verdict> {
 }
 
 /// Sends 101, and waits until it is written.
-pub(super) async fn shake_hands(r: &mut Request, protocol: Option<&'static str>) -> Result<(), Verdict> {
+pub(super) async fn shake_hands(
+    r: &mut Request,
+    protocol: Option<&'static str>,
+    extension: Option<&str>,
+) -> Result<(), Verdict> {
     check(r)?;
     let key = r.head.headers.find(K::SecWebSocketKey).unwrap_or(Text::EMPTY);
     let digest = Sha1::new().chain_update(r.get(key)).chain_update(ACCEPT_GUID).finalize();
@@ -54,6 +65,10 @@ pub(super) async fn shake_hands(r: &mut Request, protocol: Option<&'static str>)
     let accept = r.text(&accept);
     if let Some(protocol) = protocol {
         r.answer.headers.add(K::SecWebSocketProtocol, "Sec-WebSocket-Protocol", protocol);
+    }
+    if let Some(extension) = extension {
+        let value = r.text(extension.as_bytes());
+        r.answer.headers.push(Text::from("Sec-WebSocket-Extensions"), value);
     }
     r.answer.headers.add(K::SecWebSocketAccept, "Sec-WebSocket-Accept", accept);
     r.answer.headers.add(K::Upgrade, "Upgrade", "websocket");

@@ -21,7 +21,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_headers_hash_max_size", ignored::number),
     http("proxy_pass_trailers", |s, n| setters::flag(&mut s.level.conf.proxy.upstream.pass_trailers, n)),
     http("proxy_http_version", |s, n| {
-        let words = [("1.0", Version::HTTP10), ("1.1", Version::HTTP11), ("2", Version::HTTP20)];
+        let words =
+            [("1.0", Version::HTTP10), ("1.1", Version::HTTP11), ("2", Version::HTTP20), ("3", Version::HTTP30)];
         setters::one_of(&mut s.level.conf.proxy.http_version, n, &words)
     }),
     http("proxy_method", |s, n| setters::complex(s.build, &mut s.level.conf.proxy.method, n)),
@@ -47,7 +48,7 @@ pub const BUFFERING_DIRECTIVES: &[Directive] = buffering_directives!("proxy", pr
 
 /// `*_set_header`
 pub(in crate::modules) fn set_header(build: &mut Build<'_>, conf: &mut Conf, node: &Node) -> Result<(), Problem> {
-    let value = Complex::compile(build, &node.args[1])?;
+    let value = Complex::compile_field(build, node, &node.args[1].text)?;
     let name: Arc<[u8]> = node.args[0].text.as_slice().into();
     Arc::make_mut(conf.set_header.entry()).push((name, value));
     Ok(())

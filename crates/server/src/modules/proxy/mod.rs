@@ -183,8 +183,15 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &sup
     conf.upstream.set_answer_headers(&HIDDEN, rewrites);
     let mut ready = ready(conf);
     if pass.fixed.as_ref().is_none_or(|url| url.secure) {
-        let http2 = *conf.http_version >= Version::HTTP20;
-        ready.ssl = ssl::finish(build, &conf.upstream.ssl, "proxy", if http2 { &[b"h2"] } else { &[] });
+        let alpn: &[&[u8]] = match *conf.http_version {
+            Version::HTTP30 => &[wire::http3::ALPN],
+            Version::HTTP20 => &[b"h2"],
+            _ => &[],
+        };
+        ready.ssl = ssl::finish(build, &conf.upstream.ssl, "proxy", alpn);
+    } else if *conf.http_version >= Version::HTTP30 {
+        let text = "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"";
+        build.problems.push(pass.node.problem(text.to_owned()));
     }
     conf.ready = Arc::new(ready);
 }
@@ -388,6 +395,11 @@ pub(super) async fn ask(
     let local = conf.upstream.local_address(r);
     let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
     let protocol = match secure(r, conf, &target) {
+        Ok(Some(s)) if *conf.http_version >= Version::HTTP30 => Protocol::Http3(s),
+        Ok(None) if *conf.http_version >= Version::HTTP30 => {
+            log_error!(r, Error, "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"");
+            return Verdict::Status(500);
+        }
         Ok(s) if *conf.http_version >= Version::HTTP20 => Protocol::Http2(s),
         Ok(s) => Protocol::Http1(s),
         Err(v) => return v,

@@ -4,12 +4,15 @@
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
 use crate::config::{Build, Directive, Scope, http, setters, stream};
-use crate::modules::ssl::{Protocols, read_passwords, warn_once};
 use crate::modules::ssl_caches::cache_limits;
 use crate::tls::certificate::Source;
 use crate::tls::client::{self, Context};
 use crate::tls::dynamic::{Dynamic, Pair};
 use crate::upstream::settings::SslSettings;
+use crate::{
+    modules::ssl::{read_passwords, warn_once},
+    tls::settings::Protocols,
+};
 use conf::{Node, Problem};
 use std::sync::Arc;
 
@@ -81,7 +84,7 @@ pub struct Main {
 /// Makes what a level with a pass to TLS needs (`ngx_http_proxy_set_ssl`, `ngx_stream_proxy_set_ssl`). `prefix`: of the directives;
 /// `alpn`: what is asked for.
 pub fn finish(build: &mut Build<'_>, conf: &SslSettings, prefix: &'static str, alpn: &[&[u8]]) -> Option<Arc<Context>> {
-    let key = crate::modules::ssl::key(prefix, &(conf, alpn));
+    let key = crate::tls::settings::key(prefix, &(conf, alpn));
     if let Some((_, made)) = build.main.proxy_ssl.made.iter().find(|(k, _)| *k == key) {
         return made.clone();
     }

@@ -3,6 +3,7 @@
 
 use super::memo;
 use super::{Contexts, Flags, Kept, Parts};
+use crate::connection::handshake::Facts;
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client, action};
 use crate::modules::{limit_conn, nchan, realip};
@@ -37,6 +38,7 @@ struct Rest {
     contexts: Contexts,
     attempts: Option<Box<Attempts>>,
     proxy_protocol: Option<Rc<Header>>,
+    tls: Option<Rc<Facts>>,
 }
 
 /// What [`Packed::unpack`] gives: the request, its connection, and whose that is.
@@ -73,7 +75,7 @@ impl Packed {
         contexts.realip = None;
         contexts.nchan = None;
         let proxy_protocol = client.proxy_protocol.get().cloned();
-        let rest = Rest { contexts, attempts, proxy_protocol };
+        let rest = Rest { contexts, attempts, proxy_protocol, tls: client.tls.get().cloned() };
         let rest = (!rest.is_blank()).then(|| Box::new(rest));
         underway.stays();
         let bytes = memo::compress(&w.bytes);
@@ -92,7 +94,9 @@ impl Packed {
 
     /// What it takes, bytes.
     pub fn bytes(&self) -> usize {
-        size_of::<Packed>() + self.bytes.len() + self.rest.as_ref().map_or(0, |_| size_of::<Rest>())
+        let rest = self.rest.as_ref();
+        let facts = rest.and_then(|rest| rest.tls.as_ref()).map_or(0, |facts| facts.bytes());
+        size_of::<Packed>() + self.bytes.len() + rest.map_or(0, |_| size_of::<Rest>()) + facts
     }
 
     /// The request's parts again, on its connection.
@@ -104,9 +108,9 @@ impl Packed {
         let snapshot = self.snapshot.take()?;
         let bytes = memo::decompress(&self.bytes)?;
         let rest = self.rest.take().map(|rest| *rest);
-        let Rest { contexts, attempts, proxy_protocol } = rest.unwrap_or_default();
+        let Rest { contexts, attempts, proxy_protocol, tls } = rest.unwrap_or_default();
         let mut r = Reader { bytes: &bytes, end: 0 };
-        let (client, of_request, realip) = read_client(&mut r, &socket, proxy_protocol)?;
+        let (client, of_request, realip) = read_client(&mut r, &socket, proxy_protocol, tls, |number| number as usize)?;
         let underway = Underway::counted(snapshot.clone(), self.server);
         let mut parts = read_parts(&mut r, snapshot, of_request, underway)?;
         (parts.server, parts.location) = (self.server, self.location);
@@ -115,6 +119,73 @@ impl Packed {
         parts.contexts = Contexts { realip, nchan, ..contexts };
         parts.attempts = attempts;
         Some(Unpacked { kept: Box::new(Kept(Some(parts))), socket, client })
+    }
+}
+
+impl Packed {
+    /// All of it for another process. None: there is something that cannot be written down.
+    pub fn travel(&self) -> Option<heir::Writer> {
+        if self.rest.as_ref().is_some_and(|rest| !rest.may_go()) {
+            return None;
+        }
+        let mut w = heir::Writer::default();
+        w.number(self.snapshot().generation);
+        w.number(self.server.0.into());
+        w.number(self.location.0.into());
+        w.number(self.sent);
+        w.number(self.received);
+        w.bytes(&memo::decompress(&self.bytes)?);
+        let places = self.rest.as_ref().and_then(|rest| rest.contexts.limit_conn.as_ref());
+        match places {
+            Some(places) => places.write(&mut w),
+            None => limit_conn::Context::default().write(&mut w),
+        }
+        Some(w)
+    }
+
+    /// What [`Packed::travel`] of another process wrote behind its generation; `terms` says what that meant by its numbers. None: it was
+    /// something else, or its server, its location, or its address is not here.
+    pub fn arrive(r: &mut heir::Reader<'_>, terms: &heir::Terms, snapshot: &Rc<ThreadSnapshot>) -> Option<Packed> {
+        let server = ServerId(terms.server(r.number()?)?);
+        let location = LocationId(terms.location(r.number()?)?);
+        let (sent, received) = (r.number()?, r.number()?);
+        let bytes = r.bytes()?;
+        let places = limit_conn::Context::read(r, snapshot)?;
+        let mut r = Reader { bytes, end: 0 };
+        let mut listener = None;
+        let place_of = |number| {
+            listener = terms.listener(number);
+            listener.unwrap_or(0) as usize
+        };
+        let (_, of_request, realip) = read_client(&mut r, &Socket::none(), None, None, place_of)?;
+        listener?;
+        let underway = Underway::arrived(snapshot.clone(), server);
+        let mut parts = read_parts(&mut r, snapshot.clone(), of_request, underway)?;
+        (parts.server, parts.location) = (server, location);
+        (parts.sent, parts.request_length) = (sent, received);
+        let nchan = r.flag()?.then(|| nchan::Context::read(&mut r)).flatten().map(Rc::new);
+        let limit_conn = (!places.is_blank()).then(|| Box::new(places));
+        parts.contexts = Contexts { realip, nchan, limit_conn, ..Rest::default().contexts };
+        let values = parts.values.iter().filter_map(|(number, value)| Some((terms.variable(*number)?, *value)));
+        parts.values = values.collect();
+        (r.bytes.is_empty() && parts.is_sound()).then(|| Packed::of(Box::new(Kept(Some(parts)))))
+    }
+}
+
+impl Kept {
+    /// Whether all of it can be written down for another process.
+    pub fn may_go(&self) -> bool {
+        self.is_counted()
+            && self.client.proxy_protocol.get().is_none()
+            && self.client.tls.get().is_none()
+            && self.contexts.may_go()
+    }
+}
+
+impl Contexts {
+    /// What programs and engines keep of a request is theirs alone. A span that is not told is less of a loss than the connection.
+    fn may_go(&self) -> bool {
+        self.lua.is_none() && self.js.is_none() && self.modsecurity.is_none()
     }
 }
 
@@ -130,11 +201,15 @@ impl Drop for Packed {
 }
 
 impl Rest {
+    fn may_go(&self) -> bool {
+        self.proxy_protocol.is_none() && self.tls.is_none() && self.contexts.may_go()
+    }
+
     fn is_blank(&self) -> bool {
         let Contexts { realip, limit_conn, limit_req, otel, nchan, lua, modsecurity, js } = &self.contexts;
         let none = realip.is_none() && limit_conn.is_none() && limit_req.is_blank() && otel.is_none();
         let none = none && nchan.is_none() && lua.is_none() && modsecurity.is_none() && js.is_none();
-        none && self.attempts.is_none() && self.proxy_protocol.is_none()
+        none && self.attempts.is_none() && self.proxy_protocol.is_none() && self.tls.is_none()
     }
 }
 
@@ -150,11 +225,23 @@ impl Default for Rest {
             modsecurity: None,
             js: None,
         };
-        Rest { contexts, attempts: None, proxy_protocol: None }
+        Rest { contexts, attempts: None, proxy_protocol: None, tls: None }
     }
 }
 
 impl Parts {
+    /// Whether all texts lie where they may. For what comes from elsewhere.
+    fn is_sound(&self) -> bool {
+        let lies = |span: &Span| span.start <= span.end && span.end as usize <= self.bytes.len();
+        let own = [self.method_name, self.line, self.target, self.uri, self.args, self.scheme, self.host, self.id];
+        let more = [self.content_type, self.charset, self.protocol];
+        own.iter().chain(&more).flatten().all(lies)
+            && self.headers.iter().all(|line| lies(&line.name) && lies(&line.value))
+            && self.values.iter().filter_map(|(_, value)| value.as_ref()).all(lies)
+            && self.captures.iter().flatten().all(lies)
+            && self.answer.iter().all(|(name, value, _)| lies(name) && lies(value))
+    }
+
     fn write(&self, w: &mut Writer) {
         // What differs between requests stands first, what is alike behind it.
         let client = &self.client;
@@ -207,10 +294,12 @@ fn read_client(
     r: &mut Reader<'_>,
     socket: &Socket,
     proxy_protocol: Option<Rc<Header>>,
+    tls: Option<Rc<Facts>>,
+    place_of: impl FnOnce(u64) -> usize,
 ) -> Option<(Rc<Client>, RequestClient, Option<Rc<Address>>)> {
     let (number, connected_ms) = (r.number()?, r.number()?);
     let started_ms = connected_ms.wrapping_add(r.number()?);
-    let (requests, listener, debug) = (r.number()?, r.number()? as usize, r.flag()?);
+    let (requests, listener, debug) = (r.number()?, place_of(r.number()?), r.flag()?);
     let (remote, local, realip) = (r.address()?, r.optional(Reader::address)?, r.optional(Reader::address)?);
     let own = realip.clone().unwrap_or_else(|| remote.clone());
     let client = Rc::into_inner(Client::new(number, own, listener, socket.handle()))?;
@@ -219,6 +308,9 @@ fn read_client(
     client.debug.set(debug);
     if let Some(header) = proxy_protocol {
         let _ = client.proxy_protocol.set(header);
+    }
+    if let Some(facts) = tls {
+        let _ = client.tls.set(facts);
     }
     let seen = match realip {
         None => client.clone(),
@@ -260,7 +352,8 @@ fn read_parts(
         let (name, value) = (r.span()??, r.span()??);
         Some((name, value, known(name)))
     })?;
-    let method = method_name.map_or(Method::Other, |m| Method::of(&bytes[m.start as usize..m.end as usize]));
+    let text = |span: Span| bytes.get(span.start as usize..span.end as usize);
+    let method = method_name.and_then(text).map_or(Method::Other, Method::of);
     Some(Parts {
         snapshot,
         client,
@@ -439,7 +532,7 @@ impl<'b> Reader<'b> {
         let Some(zigzag) = self.number()?.checked_sub(1) else { return Some(None) };
         let distance = (zigzag >> 1) as i64 ^ -((zigzag & 1) as i64);
         let start = u32::try_from(i64::from(self.end) + distance).ok()?;
-        let end = start + u32::try_from(self.number()?).ok()?;
+        let end = start.checked_add(u32::try_from(self.number()?).ok()?)?;
         self.end = end;
         Some(Some(Span { start, end }))
     }

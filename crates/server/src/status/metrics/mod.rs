@@ -26,22 +26,26 @@ const REQUEST_BOUNDS_MS: [u64; 13] = [1, 2, 5, 10, 25, 50, 100, 250, 500, 1000, 
 const SHOWN_RULES: usize = 100;
 
 /// A page under way. Samples of one metric stand together, below what is said of it.
-struct Page {
-    text: String,
+#[derive(Default)]
+pub struct Page {
+    /// What is there of it.
+    pub text: String,
 }
 
 /// A metric of things of one kind: its name or the end of it, kind, help, and the number of a thing.
 type Metric<T, N = u64> = (&'static str, &'static str, &'static str, fn(&T) -> N);
 
 /// The labels of a sample.
-type Labels<'l> = &'l [(&'l str, &'l str)];
+pub type Labels<'l> = &'l [(&'l str, &'l str)];
 
 impl Page {
-    fn metric(&mut self, name: &str, kind: &str, help: &str) {
+    /// Says what the samples that follow are.
+    pub fn metric(&mut self, name: &str, kind: &str, help: &str) {
         let _ = writeln!(self.text, "# HELP {name} {help}\n# TYPE {name} {kind}");
     }
 
-    fn sample(&mut self, name: &str, labels: Labels, value: impl Display) {
+    /// One sample.
+    pub fn sample(&mut self, name: &str, labels: Labels, value: impl Display) {
         self.text.push_str(name);
         for (i, (label, text)) in labels.iter().enumerate() {
             self.text.push(if i == 0 { '{' } else { ',' });
@@ -53,13 +57,14 @@ impl Page {
         let _ = writeln!(self.text, "{value}");
     }
 
-    fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
+    /// A metric of one sample.
+    pub fn one(&mut self, name: &str, kind: &str, help: &str, value: impl Display) {
         self.metric(name, kind, help);
         self.sample(name, &[], value);
     }
 
     /// A metric with a sample for each thing of a list.
-    fn each<T, V: Display>(
+    pub fn each<T, V: Display>(
         &mut self,
         (name, kind, help): (&str, &str, &str),
         things: &[T],
@@ -77,7 +82,7 @@ impl Page {
     }
 
     /// A histogram from counts by upper bound; times in seconds, as Prometheus wants them.
-    fn buckets(&mut self, name: &str, labels: Labels, bounds_ms: &[u64], counts: &[u64], sum_ms: Option<u64>) {
+    pub fn buckets(&mut self, name: &str, labels: Labels, bounds_ms: &[u64], counts: &[u64], sum_ms: Option<u64>) {
         let bucket = format!("{name}_bucket");
         let mut seen = 0;
         let bounds = bounds_ms.iter().map(|ms| (*ms as f64 / 1000.0).to_string()).chain(["+Inf".to_owned()]);

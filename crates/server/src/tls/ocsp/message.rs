@@ -46,7 +46,7 @@ impl Status {
 
 /// What was found in an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct Judged {
     /// The status.
     pub status: Status,
     /// Until when it holds, Unix seconds.
@@ -130,7 +130,7 @@ fn basic(mut response: Der<'_>) -> Result<Answer<'_>, BadDer> {
 
 impl Answer<'_> {
     /// What it says of a certificate.
-    fn find(&self, identifier: &[u8], now_s: i64) -> Result<Found, String> {
+    fn find(&self, identifier: &[u8], now_s: i64) -> Result<Judged, String> {
         let mut answers = self.answers;
         let bad = |BadDer| "OCSP_response_get1_basic() failed".to_owned();
         while !answers.is_empty() {
@@ -150,7 +150,7 @@ impl Answer<'_> {
             if since > now_s + SKEW_S || until.is_some_and(|t| t < now_s - SKEW_S || t < since) {
                 return Err("OCSP_check_validity() failed".to_owned());
             }
-            return Ok(Found { status, valid_s: until.unwrap_or(i64::MAX) });
+            return Ok(Judged { status, valid_s: until.unwrap_or(i64::MAX) });
         }
         Err("certificate status not found in the OCSP response".to_owned())
     }
@@ -179,7 +179,7 @@ pub fn check(
     identifier: &[u8],
     issuer: Option<(&Certificate<'_>, &WebPkiSupportedAlgorithms)>,
     now_s: i64,
-) -> Result<Found, String> {
+) -> Result<Judged, String> {
     let answer = parse(der)?;
     if let Some((issuer, algorithms)) = issuer
         && !answer.is_signed(algorithms, issuer, now_s)
@@ -219,7 +219,7 @@ mod tests {
         let (this, other) = (write(tag::SEQUENCE, &[b"this"]), write(tag::SEQUENCE, &[b"other"]));
         let find = |status, until| check(&answer(&this, status, until), &this, None, NOW);
         let valid_s = NOW - NOW % 86_400 + 86_400;
-        assert_eq!(find(0, "20261121000000Z"), Ok(Found { status: Status::Good, valid_s }));
+        assert_eq!(find(0, "20261121000000Z"), Ok(Judged { status: Status::Good, valid_s }));
         assert_eq!(find(1, "20261121000000Z").map(|f| f.status), Ok(Status::Revoked));
         assert_eq!(find(2, "20261121000000Z").map(|f| f.status), Ok(Status::Unknown));
         assert_eq!(find(0, "20261120100000Z"), Err("OCSP_check_validity() failed".to_owned()));

@@ -14,7 +14,7 @@ use crate::log::process_line;
 use bytes::Bytes;
 use http::{Request, Uri};
 use http_body_util::Full;
-use message::{Found, Status};
+use message::{Judged, Status};
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::CertificateDer;
 use rustls::server::StoresServerSessions;
@@ -161,7 +161,7 @@ fn known(cache: &Cache, identifier: &[u8], now_s: i64) -> Option<Status> {
     [Status::Good, Status::Revoked, Status::Unknown].into_iter().find(|s| *s as u8 == *status && valid_s >= now_s)
 }
 
-fn keep(cache: &Cache, identifier: Vec<u8>, found: Found) {
+fn keep(cache: &Cache, identifier: Vec<u8>, found: Judged) {
     let value = [&[found.status as u8][..], &found.valid_s.to_be_bytes()].concat();
     cache.put(identifier, value);
 }
@@ -173,7 +173,7 @@ mod tests {
     #[test]
     fn what_was_asked_is_known_until_it_ends() {
         let cache = Cache::new(Zone::private(4096), [0; 32], MAX_KEPT);
-        keep(&cache, b"one".to_vec(), Found { status: Status::Revoked, valid_s: 100 });
+        keep(&cache, b"one".to_vec(), Judged { status: Status::Revoked, valid_s: 100 });
         assert_eq!(known(&cache, b"one", 100), Some(Status::Revoked));
         assert_eq!((known(&cache, b"one", 101), known(&cache, b"two", 1)), (None, None));
     }

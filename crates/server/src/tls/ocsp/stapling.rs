@@ -66,7 +66,7 @@ impl Staple {
         let uri = responder.uri.as_deref().or_else(|| message::responder(&certificate));
         let uri = uri.ok_or_else(|| ignored("no OCSP responder URL in the certificate"))?;
         Responder::check_uri(uri).map_err(|why| ignored(&format!("{why} in the certificate")))?;
-        let key = crate::modules::ssl::key("staple", &(der, issuer, uri, verify));
+        let key = crate::tls::settings::key("staple", &(der, issuer, uri, verify));
         let mut staples = STAPLES.lock().unwrap_or_else(PoisonError::into_inner);
         staples.retain(|s| s.strong_count() > 0);
         if let Some(known) = staples.iter().filter_map(Weak::upgrade).find(|s| s.key == key) {

@@ -2,10 +2,11 @@
 //! a request: what one does not take stays in its window.
 
 use super::{OUTPUT_LIMIT, Session, State, Trouble, head};
-use crate::connection::http2::link::Link;
+use crate::connection::http2::link::FrameSocket;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::log::error::Level;
+use crate::upstream::sharing::Shared;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::RefCell;
@@ -26,7 +27,7 @@ thread_local! {
 
 struct Driver {
     session: Rc<Session>,
-    link: Link,
+    link: FrameSocket,
     /// How long it may be idle.
     timer: Timer,
     idle: bool,
@@ -36,7 +37,7 @@ struct Driver {
 
 /// Drives a connection until it ends.
 pub(super) async fn run(session: Rc<Session>, socket: Socket) {
-    let link = Link::new(socket, Vec::new(), 0);
+    let link = FrameSocket::new(socket, Vec::new(), 0);
     let mut driver = Driver { session, link, timer: Timer::new(), idle: false, failed: false };
     poll_fn(|cx| driver.turn(cx)).await;
 }
@@ -176,7 +177,7 @@ impl Driver {
 }
 
 /// The protocol's complaints are about clients; here the other side is a peer.
-fn of_upstream(text: &str) -> String {
+pub(in crate::upstream) fn of_upstream(text: &str) -> String {
     match text.strip_prefix("client") {
         Some(rest) => format!("upstream{rest}"),
         None => text.to_owned(),

@@ -16,14 +16,14 @@ const EARLY_HINTS: u16 = 103;
 
 /// What a head says about its stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Found {
+pub struct HeadFacts {
     /// The status.
     pub status: u16,
     /// `Content-Length`
     pub length: Option<u64>,
 }
 
-impl Found {
+impl HeadFacts {
     /// Whether the answer's own head still comes.
     pub fn is_interim(&self) -> bool {
         self.status == EARLY_HINTS
@@ -41,7 +41,7 @@ fn is_valid(name: &[u8], value: &[u8]) -> bool {
 }
 
 /// Appends a head as text. `end`: nothing follows it. The error is for the log.
-pub fn write(block: &HeaderBlock, end: bool, is_head: bool, out: &mut Vec<u8>) -> Result<Found, Rc<str>> {
+pub fn write(block: &HeaderBlock, end: bool, is_head: bool, out: &mut Vec<u8>) -> Result<HeadFacts, Rc<str>> {
     if block.nameless {
         return Err("upstream sent header without a name".into());
     }
@@ -55,7 +55,7 @@ pub fn write(block: &HeaderBlock, end: bool, is_head: bool, out: &mut Vec<u8>) -
             return Err("upstream sent duplicate :status header".into());
         }
     }
-    let mut found = Found { status: status.ok_or("upstream sent no :status header")?, length: None };
+    let mut found = HeadFacts { status: status.ok_or("upstream sent no :status header")?, length: None };
     out.extend_from_slice(b"HTTP/2.0 ");
     crate::request::status::write_decimal(u64::from(found.status), out);
     out.extend_from_slice(b"\r\n");
@@ -108,7 +108,7 @@ pub fn complete(head: &mut ResponseHead) {
 }
 
 /// Trailers, checked. The error is for the log.
-pub(super) fn trailers(block: &HeaderBlock) -> Result<Trailers, Rc<str>> {
+pub(in crate::upstream) fn trailers(block: &HeaderBlock) -> Result<Trailers, Rc<str>> {
     if block.nameless {
         return Err("upstream sent trailer without a name".into());
     }

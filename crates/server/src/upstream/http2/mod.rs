@@ -3,37 +3,34 @@
 //! of a request when its connection ends: docs/decisions/0009-http2-upstream.md.
 //!
 //! ```text
-//! sharing.rs  which connection: one with room, one that another request is opening, or a new one
 //! open.rs     a request gets its stream, and its head goes out
-//! upload.rs   its body goes out, while the answer comes
 //! stream.rs   what comes, as the request reads it
 //! head.rs     the answer's head and trailers
 //! fields.rs   a request's head before it is packed
 //! driver.rs   socket <-> frames
 //! ```
+//! Which connection a request gets is `super::sharing`, how its body goes out `super::upload`.
 
-mod driver;
+pub(super) mod driver;
 pub mod fields;
 pub mod head;
-mod open;
-pub mod sharing;
+pub(super) mod open;
 mod stream;
-mod upload;
 
 pub use open::open;
 pub use stream::Stream;
 
 use super::group::Keepalive;
+use super::sharing::{self, STREAMS_AT_ONCE, Shared, Table};
 use runtime::TaskId;
 use runtime::clock;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
+use std::thread::LocalKey;
 use wire::http2::ErrorCode;
 use wire::http2::connection::Connection;
 use wire::http2::hpack::decoder::Limits;
 
-/// Requests on one connection at most, whatever the peer allows: what servers usually announce. More get another one.
-const STREAMS_AT_ONCE: usize = 100;
 /// What a peer may send on a stream before its request takes it, bytes: five times as much a second over a way of 200 ms.
 const STREAM_WINDOW: u32 = 256 * 1024;
 /// So much waits for a peer at most before requests keep their bodies and nothing more is read.
@@ -90,7 +87,7 @@ struct StreamState {
 }
 
 /// Names and values of trailers, in order.
-type Trailers = Vec<(Box<[u8]>, Box<[u8]>)>;
+pub(super) type Trailers = Vec<(Box<[u8]>, Box<[u8]>)>;
 
 /// Why a stream came to nothing.
 #[derive(Clone, Debug)]
@@ -105,6 +102,39 @@ enum Trouble {
     Goaway(ErrorCode),
     /// What came makes no sense: the log's words.
     Invalid(Rc<str>),
+}
+
+thread_local! {
+    static TABLE: RefCell<Table<Session>> = RefCell::default();
+}
+
+impl Shared for Session {
+    fn table() -> &'static LocalKey<RefCell<Table<Session>>> {
+        &TABLE
+    }
+
+    fn key(&self) -> Option<&sharing::Key> {
+        self.key.as_ref()
+    }
+
+    fn began_ms(&self) -> u64 {
+        self.began_ms
+    }
+
+    fn has_room(&self) -> bool {
+        let state = self.state.borrow();
+        !state.retired && state.wire.streams().len() < STREAMS_AT_ONCE && state.wire.can_open()
+    }
+
+    fn retire(self: &Rc<Self>) {
+        let mut state = self.state.borrow_mut();
+        if std::mem::replace(&mut state.retired, true) {
+            return;
+        }
+        self.changed(&state);
+        drop(state);
+        sharing::remove(self);
+    }
 }
 
 impl StreamState {
@@ -128,25 +158,8 @@ impl Session {
         }
     }
 
-    /// Whether a further request may come.
-    fn has_room(&self) -> bool {
-        let state = self.state.borrow();
-        !state.retired && state.wire.streams().len() < STREAMS_AT_ONCE && state.wire.can_open()
-    }
-
     fn allowed_streams(&self) -> u32 {
         self.state.borrow().wire.allowed_streams()
-    }
-
-    /// No further streams: it closes after its last one.
-    fn retire(self: &Rc<Self>) {
-        let mut state = self.state.borrow_mut();
-        if std::mem::replace(&mut state.retired, true) {
-            return;
-        }
-        self.changed(&state);
-        drop(state);
-        sharing::remove(self);
     }
 
     /// `keepalive_requests`, `keepalive_time`

@@ -1,7 +1,5 @@
 //! A request gets a stream: of a connection that is there, one that is being opened, or a new one. Its head goes out with it.
 
-use super::sharing::{self, Found, Opening};
-use super::upload::Upload;
 use super::{HEADERS, STREAM_WINDOW, Session, State, Stream, StreamState, driver, fields};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
@@ -13,6 +11,8 @@ use crate::upstream::framing::Framing;
 use crate::upstream::job::Job;
 use crate::upstream::pool::Connection;
 use crate::upstream::settings::{UpstreamSettings, next};
+use crate::upstream::sharing::{self, Offered, Opening, Shared};
+use crate::upstream::upload::Upload;
 use runtime::TaskId;
 use runtime::clock;
 use runtime::timer::Timer;
@@ -34,15 +34,15 @@ pub async fn open(
     let timer = Timer::new();
     timer.set(r.attempts.connect_timeout(conf));
     loop {
-        match sharing::find(job, chosen, fresh.then_some(started_ms)) {
-            Found::Ready(session) => {
+        match sharing::find::<Session>(job, chosen, fresh.then_some(started_ms)) {
+            Offered::Ready(session) => {
                 r.attempts.current().connect_ms = Some(clock::monotonic_ms() - started_ms);
                 if let Some(stream) = begin(r, job, &session) {
                     return Ok(connection(timer, stream));
                 }
             }
-            Found::Opening(opening) => wait(r, conf, &timer, &opening).await?,
-            Found::Nothing(slot) => {
+            Offered::Opening(opening) => wait(r, conf, &timer, &opening).await?,
+            Offered::Nothing(slot) => {
                 let Connection { socket, timer, .. } = exchange::open(r, job, conf, chosen, started_ms).await?;
                 let session = Session::start(socket, job, chosen, slot.as_ref().map(|s| s.key()));
                 let stream = begin(r, job, &session);
@@ -63,7 +63,12 @@ fn connection(timer: Timer, stream: Stream) -> Connection {
 }
 
 /// Waits for a connection that another request opens.
-async fn wait(r: &mut Request, conf: &UpstreamSettings, timer: &Timer, opening: &Opening) -> Result<(), Failure> {
+pub(in crate::upstream) async fn wait(
+    r: &mut Request,
+    conf: &UpstreamSettings,
+    timer: &Timer,
+    opening: &Opening,
+) -> Result<(), Failure> {
     let watch = exchange::watches_client(r, conf);
     let failure = poll_fn(|cx| {
         if opening.is_done() {
@@ -112,7 +117,8 @@ impl Session {
         let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
         let now = clock::monotonic_ms();
         let mut wire = Wire::new(config);
-        if let Some(allowed) = key.as_ref().and_then(sharing::allowed_streams) {
+        // The peer's word on a new connection comes later than the first requests, and it would refuse those beyond.
+        if let Some(allowed) = key.as_ref().and_then(|key| sharing::least(key, Session::allowed_streams)) {
             // At least the stream that it is opened for.
             wire.assume_streams(allowed.max(1));
         }

@@ -1,12 +1,14 @@
 //! A request's hold on its stream: what came of the answer, what goes out of the body. When it is dropped the stream ends.
 
-use super::upload::Upload;
 use super::{OUTPUT_LIMIT, STREAM_WINDOW, Session, Trouble};
 use crate::connection::pool as buffers;
 use crate::log_error;
 use crate::request::Request;
 use crate::upstream::failure::Failure;
+use crate::upstream::framing::AnswerStream;
 use crate::upstream::settings::{UpstreamSettings, next};
+use crate::upstream::sharing::Shared;
+use crate::upstream::upload::{Outlet, Upload};
 use runtime::clock;
 use std::convert::Infallible;
 use std::rc::Rc;
@@ -32,9 +34,10 @@ impl Stream {
         let opened_ms = clock::monotonic_ms();
         Stream { session, id, upload, reused, opened_ms, said: false, taken: false }
     }
+}
 
-    /// Takes what has come; 0: nothing more comes. Otherwise the running task is woken then.
-    pub fn poll_read(&mut self, buf: &mut Vec<u8>) -> Poll<usize> {
+impl AnswerStream for Stream {
+    fn poll_read(&mut self, buf: &mut Vec<u8>) -> Poll<usize> {
         let mut state = self.session.state.borrow_mut();
         let Some(s) = state.wire.stream(self.id) else { return Poll::Ready(0) };
         if s.data.trouble.is_some() {
@@ -61,8 +64,7 @@ impl Stream {
         Poll::Ready(n)
     }
 
-    /// Ready when there is something to read, or nothing more comes.
-    pub fn poll_news(&mut self) -> Poll<()> {
+    fn poll_news(&mut self) -> Poll<()> {
         let mut state = self.session.state.borrow_mut();
         let Some(s) = state.wire.stream(self.id) else { return Poll::Ready(()) };
         if s.data.complete || s.data.trouble.is_some() || !s.data.input.is_empty() {
@@ -72,28 +74,24 @@ impl Stream {
         Poll::Pending
     }
 
-    /// Whether the answer is complete.
-    pub fn has_ended(&self) -> bool {
+    fn has_ended(&self) -> bool {
         let mut state = self.session.state.borrow_mut();
         state.wire.stream(self.id).is_some_and(|s| s.data.complete && s.data.trouble.is_none())
     }
 
-    /// Whether it came to nothing.
-    pub fn is_broken(&self) -> bool {
+    fn is_broken(&self) -> bool {
         let mut state = self.session.state.borrow_mut();
         state.wire.stream(self.id).is_none_or(|s| s.data.trouble.is_some())
     }
 
-    /// Sends on what is left of the request's body.
-    #[inline]
-    pub fn poll_upload(
+    fn poll_upload(
         &mut self,
         r: &mut Request,
         cx: &mut Context<'_>,
         conf: &UpstreamSettings,
     ) -> Poll<Result<(), Failure>> {
         let Some(upload) = &mut self.upload else { return Poll::Ready(Ok(())) };
-        let result = upload.poll(r, cx, conf, (&self.session, self.id));
+        let result = upload.poll(r, cx, conf, &(&*self.session, self.id));
         self.taken |= upload.taken;
         if result.is_ready() {
             self.upload = None;
@@ -101,13 +99,11 @@ impl Stream {
         result
     }
 
-    /// Whether some of it is left.
-    pub fn is_uploading(&self) -> bool {
+    fn is_uploading(&self) -> bool {
         self.upload.is_some()
     }
 
-    /// The answer's trailers become the request's to pass on.
-    pub fn keep_trailers(&mut self, r: &mut Request) {
+    fn keep_trailers(&mut self, r: &mut Request) {
         let trailers = {
             let mut state = self.session.state.borrow_mut();
             state.wire.stream(self.id).map(|s| std::mem::take(&mut s.data.trailers))
@@ -118,17 +114,14 @@ impl Stream {
         }
     }
 
-    /// Nothing came in time. If nothing at all came on the connection meanwhile, the peer may be gone: others need not wait
-    /// for it too.
-    pub fn note_timeout(&self) {
+    fn note_timeout(&self) {
         let heard = self.session.state.borrow().heard_ms;
         if heard <= self.opened_ms {
             self.session.retire();
         }
     }
 
-    /// Logs, once, what went wrong. Gives what that means for the try.
-    pub fn complain(&mut self, r: &mut Request) -> Option<Failure> {
+    fn complain(&mut self, r: &mut Request) -> Option<Failure> {
         let (trouble, heard) = {
             let mut state = self.session.state.borrow_mut();
             let s = state.wire.stream(self.id)?;
@@ -162,11 +155,10 @@ impl Stream {
     }
 }
 
-impl Session {
-    /// Sends as much of a piece of a body as may go now; `end`: nothing follows it. If that is not all of it, the running
-    /// task is woken when more may go.
-    pub(super) fn send(&self, id: u32, piece: &[u8], end: bool) -> usize {
-        let mut state = self.state.borrow_mut();
+impl Outlet for (&Session, u32) {
+    fn send(&self, piece: &[u8], end: bool) -> usize {
+        let (session, id) = *self;
+        let mut state = session.state.borrow_mut();
         let state = &mut *state;
         let mut done = 0;
         state.wire.lend_buffer(buffers::take_buffer);
@@ -186,7 +178,7 @@ impl Session {
             done += n;
         }
         if done > 0 {
-            self.changed(state);
+            session.changed(state);
         }
         if done < piece.len() {
             state.crowded |= state.wire.output().len() >= OUTPUT_LIMIT;
@@ -197,11 +189,11 @@ impl Session {
         done
     }
 
-    /// The body is over, if that has not been said with its last piece.
-    pub(super) fn send_end(&self, id: u32) {
-        let mut state = self.state.borrow_mut();
+    fn send_end(&self) {
+        let (session, id) = *self;
+        let mut state = session.state.borrow_mut();
         if state.wire.send_end(id) > 0 {
-            self.changed(&state);
+            session.changed(&state);
         }
     }
 }

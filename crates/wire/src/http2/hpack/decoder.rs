@@ -33,6 +33,16 @@ impl Decoder {
         Decoder { table: Table::new(size), allowed: size }
     }
 
+    /// Keeps no room for more than there is.
+    pub fn shrink(&mut self) {
+        self.table.shrink();
+    }
+
+    /// What it takes beside itself, bytes.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes()
+    }
+
     /// Decodes a whole block; the fields are appended to `out`.
     ///
     /// # Errors

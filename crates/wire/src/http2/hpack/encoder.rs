@@ -73,6 +73,17 @@ impl Default for Encoder {
 }
 
 impl Encoder {
+    /// Keeps no room for more than there is.
+    pub fn shrink(&mut self) {
+        self.table.shrink();
+        self.name = Vec::new();
+    }
+
+    /// What it takes beside itself, bytes.
+    pub fn bytes(&self) -> usize {
+        self.table.bytes() + self.name.capacity()
+    }
+
     /// The peer allows a table of `size` bytes (SETTINGS_HEADER_TABLE_SIZE).
     pub fn allow(&mut self, size: usize) {
         if size == self.allowed {

@@ -29,6 +29,17 @@ impl Table {
         Table { bytes: Vec::new(), dropped: 0, entries: VecDeque::new(), size: 0, max }
     }
 
+    /// Keeps no room for more than there is.
+    pub(super) fn shrink(&mut self) {
+        self.bytes.shrink_to_fit();
+        self.entries.shrink_to_fit();
+    }
+
+    /// What it takes beside itself, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
+    }
+
     pub(super) fn max(&self) -> usize {
         self.max
     }

@@ -70,7 +70,12 @@ impl Driver {
             }
         }
         match wait {
-            Wait::Idle => self.give_back(),
+            Wait::Idle => {
+                self.give_back();
+                if self.client.is_to_park() {
+                    return Some(Poll::Ready(End::Park));
+                }
+            }
             // The windows are shut, perhaps for long.
             Wait::Streams => self.shrink(),
             _ => {}

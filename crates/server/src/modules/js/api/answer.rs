@@ -5,7 +5,7 @@ use super::super::machine::Context;
 use super::request::distinct;
 use crate::log_error;
 use crate::modules::root;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, body};

@@ -55,7 +55,7 @@ fn subsystem(r: &Request) -> Subsystem {
 fn builtins(subsystem: Subsystem) -> &'static Builtins {
     static TABLES: [OnceLock<Builtins>; 2] = [const { OnceLock::new() }; 2];
     TABLES[usize::from(subsystem.is_stream())]
-        .get_or_init(|| modules::variables(subsystem).map(|b| (b.name, b)).collect())
+        .get_or_init(|| modules::builtins(subsystem).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.

@@ -5,13 +5,13 @@ use super::super::phases::{add_header, content_type, finish_answer, send_head, s
 use super::super::{current, raw};
 use super::request::{shown_safely, unsafe_byte};
 use crate::log_error;
-use crate::request::filter::Chunk;
+use crate::request::chunk::Chunk;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Version};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_piece};
-use mlua::{Lua, MultiValue, Table, Value};
+use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use std::cell::RefCell;
 
 /// Headers that are shown where nobody says how many.
@@ -47,6 +47,25 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "exec", |_, (uri, args): (Value, Value)| exec(&uri, &args))?;
     add_function(lua, raw, "status", |_, ()| request(|r| Ok(status(r))))?;
     add_function(lua, raw, "set_status", |_, value: Value| request(|r| set_status(r, &value)))?;
+    add_function(lua, raw, "set_status_line", |_, (value, reason): (Value, LuaString)| {
+        request(|r| {
+            set_status(r, &value)?;
+            if !r.answer.header_sent {
+                let status = r.answer.headers.status;
+                let line = [format!("{status} ").as_bytes(), &reason.as_bytes()].concat();
+                // What would end the line has no place in it.
+                let line: Vec<u8> = line.into_iter().map(|b| if b.is_ascii_control() { b' ' } else { b }).collect();
+                r.answer.headers.status_line = Some(r.text(&line));
+            }
+            Ok(())
+        })
+    })?;
+    add_function(lua, raw, "bypass_if_checks", |_, ()| {
+        request(|r| {
+            r.answer.disable_not_modified = true;
+            Ok(())
+        })
+    })?;
     add_function(lua, raw, "headers_sent", |_, ()| request(|r| Ok(r.answer.header_sent)))?;
     add_function(lua, raw, "is_subrequest", |_, ()| request(|r| Ok(!r.is_main())))?;
     add_function(lua, raw, "header", |lua, name: Value| {
@@ -182,7 +201,12 @@ fn exit(status: &Value) -> Result<bool, Fault> {
             r.ctx.lua.get_or_insert_default().exit = Some(status);
             Ok(false)
         }),
-        Phase::ClientHello | Phase::Certificate => connection(|_| Ok(true)),
+        Phase::ClientHello | Phase::Certificate | Phase::SessionFetch => connection(|_| Ok(true)),
+        Phase::SessionStore => connection(|r| {
+            log_error!(r, Debug, "lua exit with code {status}");
+            r.ctx.lua.get_or_insert_default().exit = Some(status);
+            Ok(false)
+        }),
         Phase::ProxyCertificate | Phase::ProxyVerify | Phase::Preread => request(|_| Ok(true)),
         _ => request_in(ANSWERING, |r| {
             if r.answer.header_sent
@@ -254,6 +278,10 @@ fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
 }
 
 fn status(r: &Request) -> u16 {
+    if r.head.version == Version::HTTP09 && r.answer.headers.status == 0 {
+        // NGX_HTTP_VERSION_9: nginx has no status for it.
+        return 9;
+    }
     match (r.flow.error_status, r.answer.headers.status) {
         (0, status) => status,
         (status, _) => status,

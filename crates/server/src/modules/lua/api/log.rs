@@ -2,6 +2,7 @@
 
 use super::super::current::{self, Phase, machine};
 use super::super::run::{log, number};
+use crate::log::captured;
 use crate::log::error::Level;
 use crate::snapshot::ThreadSnapshot;
 use ::lua::Fault;
@@ -14,10 +15,14 @@ const CALLER: usize = 2;
 /// Bytes of one message (nginx's `NGX_MAX_ERROR_STR`, less what stands around it).
 const MAX_MESSAGE: usize = 4096;
 
+/// What is said where no lines are kept.
+const NOT_KEPT: &str = "directive \"lua_capture_error_log\" is not set";
+
 /// nginx's levels by number.
 fn level(number: i64) -> Option<Level> {
     Some(match number {
-        0 | 1 => Level::Emerg,
+        0 => Level::Stderr,
+        1 => Level::Emerg,
         2 => Level::Alert,
         3 => Level::Crit,
         4 => Level::Error,
@@ -77,6 +82,31 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
         let level = level(number as i64).ok_or_else(|| bad_argument(1, "raw_log", "bad log level"))?;
         log(level, format_args!("{}", text.to_string_lossy()));
         Ok(())
+    })?;
+    add_function(lua, raw, "log_least", |_, number: Value| -> Result<_, Fault> {
+        let Some(level) = super::super::run::number(&number).and_then(|n| level(n as i64)) else {
+            return Ok((None, Some("bad log level")));
+        };
+        if current::phase() != Phase::Init {
+            return Ok((None, Some("API disabled in the current context")));
+        }
+        Ok(if captured::set_least(level) { (Some(true), None) } else { (None, Some(NOT_KEPT)) })
+    })?;
+    add_function(lua, raw, "log_lines", |lua, (most, into): (f64, Table)| -> Result<_, Fault> {
+        let most = if most < 1.0 { usize::MAX } else { most as usize };
+        let Some(lines) = captured::take(most) else { return Ok((Value::Nil, Some(NOT_KEPT))) };
+        let broken = |e: mlua::Error| Fault(e.to_string());
+        let mut at = 0;
+        for line in lines {
+            let text = made_text(lua, &line.text)?;
+            let values = [Value::Integer(line.level as i64), Value::Number(line.time_s), Value::String(text)];
+            for value in values {
+                at += 1;
+                into.raw_set(at, value).map_err(broken)?;
+            }
+        }
+        into.raw_set(at + 1, Value::Nil).map_err(broken)?;
+        Ok((Value::Table(into), None))
     })?;
     add_function(lua, raw, "log_level", |_, ()| -> Result<_, Fault> {
         let all = [Level::Debug, Level::Info, Level::Notice, Level::Warn, Level::Error, Level::Crit, Level::Alert];

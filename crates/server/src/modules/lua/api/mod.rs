@@ -4,6 +4,7 @@ pub mod answer;
 pub mod dict;
 pub mod later;
 pub mod log;
+pub mod ocsp;
 pub mod request;
 pub mod request_body;
 pub mod ssl;
@@ -29,8 +30,10 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
     later::add(lua, raw)?;
     super::socket::add(lua, raw)?;
     super::socket_tls::add(lua, raw)?;
+    super::pipe::add(lua, raw)?;
     super::balancer::add(lua, raw)?;
     ssl::add(lua, raw)?;
+    ocsp::add(lua, raw)?;
     super::library::add(lua, raw, snapshot)?;
     dict::add(lua, raw, &snapshot.main.lua.dicts)
 }

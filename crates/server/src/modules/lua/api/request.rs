@@ -237,6 +237,10 @@ fn headers(
 
 /// Puts a header in place of all of its name; what the server has read of it is read anew.
 pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+    if r.head.version < Version::HTTP10 {
+        // HTTP/0.9 has none.
+        return;
+    }
     let known = K::find(name);
     let (arena, lines) = (&r.arena, &mut r.head.headers.head.headers);
     let first = lines.iter().position(|l| arena.span(l.name).eq_ignore_ascii_case(name));

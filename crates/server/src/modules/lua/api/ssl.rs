@@ -2,9 +2,10 @@
 //! give back `nil` and why, as OpenResty's do.
 
 use super::super::current::{self, Phase};
-use super::super::ssl::{Handshake, Pairs, Protocols};
+use super::super::ssl::{Handshake, Pairs};
 use crate::connection::Address;
 use crate::request::Request;
+use crate::tls::settings::Protocols;
 use crate::tls::{certificate, der::Der, pem};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, bytes_of, made_text};
@@ -78,7 +79,7 @@ fn certificates(work: impl FnOnce(&mut Pairs, &CryptoProvider) -> Result<(), &'s
 }
 
 /// The certificates of a chain in DER, one behind the other.
-fn der_chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
+pub(super) fn der_chain(bytes: &[u8]) -> Result<Vec<CertificateDer<'static>>, &'static str> {
     let mut chain = Vec::new();
     let mut rest = bytes;
     while !rest.is_empty() {

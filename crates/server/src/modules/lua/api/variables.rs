@@ -69,7 +69,7 @@ fn builtins(subsystem: Subsystem) -> &'static Builtins {
     static HTTP: OnceLock<Builtins> = OnceLock::new();
     static STREAM: OnceLock<Builtins> = OnceLock::new();
     let table = if subsystem.is_stream() { &STREAM } else { &HTTP };
-    table.get_or_init(|| modules::variables(subsystem).map(|b| (b.name, b)).collect())
+    table.get_or_init(|| modules::builtins(subsystem).map(|b| (b.name, b)).collect())
 }
 
 /// A variable's value by its name.

@@ -1,11 +1,12 @@
 //! The connection of a client of MQTT, which is held (`request::held`): bytes come in and go out, deadlines are watched. What packets mean is `live`'s;
 //! for those about which somebody is asked the request comes back.
 
-use super::super::{Conf, held, hooks, hub, names, redis, subscribe};
-use super::link::{Arrived, Link};
+use super::super::{Conf, held, hub, subscribe};
+use super::link::{Arrived, MqttLink};
 use super::live::{After, BATCH, Live};
 use super::offline::{Left, left};
-use super::open;
+use super::table::Owner;
+use super::{asked, open, parked};
 use crate::connection::mqtt::{MAX_CONNECT, version_of};
 use crate::connection::pool;
 use crate::connection::socket::Socket;
@@ -18,32 +19,33 @@ use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::AsFd;
-use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 use std::time::Duration;
-use wire::mqtt::packet::{Packet, Publish, Wrong, code, parse};
-use wire::mqtt::{Version, answer, connect, topic};
+use wire::mqtt::packet::{Wrong, code};
+use wire::mqtt::{Version, answer, connect};
 
 /// The first byte of CONNECT.
 const CONNECT: u8 = 0x10;
 
 /// A connection.
-struct Held {
-    link: Link,
+pub(super) struct Held {
+    pub(super) link: MqttLink,
     /// None before CONNECT, which only a WebSocket has behind its request.
-    live: Option<Box<Live>>,
+    pub(super) live: Option<Box<Live>>,
     /// When the client was heard of last, ms.
-    heard_ms: u64,
+    pub(super) heard_ms: u64,
     /// When it took something of what is written, ms.
     took_ms: u64,
     connect_timeout: Duration,
-    send_timeout: Duration,
+    pub(super) send_timeout: Duration,
     /// Everything is over when what is to be said is written.
-    over: Option<End>,
+    pub(super) over: Option<End>,
 }
 
 /// Why the request is wanted again.
-enum End {
+pub(super) enum End {
+    /// It could not be parked, and waits on.
+    Unparked,
     /// A WebSocket's CONNECT.
     Connect(Vec<u8>),
     /// A packet about which somebody is asked.
@@ -65,7 +67,7 @@ enum End {
 }
 
 /// Begins with a client that was let in.
-pub(super) fn begin(r: &mut Request, link: Link, live: Box<Live>) -> Verdict {
+pub(super) fn begin(r: &mut Request, link: MqttLink, live: Box<Live>) -> Verdict {
     held::nodelay(r);
     let mut held = Held::new(r, link);
     held.welcome(live);
@@ -75,7 +77,7 @@ pub(super) fn begin(r: &mut Request, link: Link, live: Box<Live>) -> Verdict {
 /// Waits for the CONNECT of a WebSocket.
 pub(super) fn wait_for_connect(r: &mut Request) -> Verdict {
     held::nodelay(r);
-    let held = Held::new(r, Link::websocket());
+    let held = Held::new(r, MqttLink::websocket());
     go_on(r, held)
 }
 
@@ -90,7 +92,13 @@ struct Whole {
 fn go_on(r: &mut Request, mut held: Held) -> Verdict {
     hold(r, |mut kept, socket| {
         held.link.push(&kept.take_early());
-        Box::pin(run(Box::new(Whole { kept, socket, timer: Timer::new(), held })))
+        match parked::ready(&kept, socket) {
+            Ok(ready) => {
+                parked::park(kept, ready, held);
+                Box::pin(async { Released::Parked })
+            }
+            Err(socket) => Box::pin(run(Box::new(Whole { kept, socket, timer: Timer::new(), held }))),
+        }
     })
 }
 
@@ -101,12 +109,19 @@ async fn run(mut whole: Box<Whole>) -> Released {
     });
     let end = end.await;
     let Whole { kept, socket, held, .. } = *whole;
-    let go_on: GoOn = Box::new(move |r| Box::pin(ended(r, held, end)));
-    Released::Back(Back { request: kept.back(socket), go_on })
+    Released::Back(Back { request: kept.back(socket), go_on: held.go_on(end) })
+}
+
+/// What is next for who has no task.
+pub(super) enum Step {
+    Say(Vec<u8>),
+    /// Until something happens, or this time (monotonic ms).
+    Rest(Option<u64>),
+    End,
 }
 
 impl Held {
-    fn new(r: &Request, link: Link) -> Held {
+    fn new(r: &Request, link: MqttLink) -> Held {
         let core = &r.conf().core;
         Held {
             link,
@@ -119,6 +134,63 @@ impl Held {
         }
     }
 
+    /// What goes on with its request.
+    pub(super) fn go_on(self, end: End) -> GoOn {
+        Box::new(move |r| Box::pin(ended(r, self, end)))
+    }
+
+    /// What is next, where nothing is being written. [`Step::End`] is so from then on. `place`: where it is parked.
+    pub(super) fn step(&mut self, place: u32) -> Step {
+        loop {
+            if !self.link.unsent().is_empty() {
+                return Step::Say(self.link.take_unsent());
+            }
+            if self.over.is_some() {
+                return Step::End;
+            }
+            if let Some(end) = self.take_packets() {
+                self.over = Some(end);
+            }
+            if self.over.is_some() || !self.link.unsent().is_empty() {
+                continue;
+            }
+            if let Some(live) = &mut self.live {
+                live.session.settle(place);
+            }
+            if self.turn(|owner| owner.has_call()) {
+                continue;
+            }
+            return match self.patience() {
+                None => Step::Rest(None),
+                Some(rest) if rest.is_zero() => {
+                    self.end(code::KEEP_ALIVE, End::Wrong(Wrong(code::KEEP_ALIVE)));
+                    continue;
+                }
+                Some(rest) => Step::Rest(Some(clock::monotonic_ms() + rest.as_millis() as u64)),
+            };
+        }
+    }
+
+    /// Looks what there is for the client beside its keep-alive. True: something is to be said, or it is over.
+    fn turn(&mut self, is_wanted: impl FnOnce(&Owner) -> bool) -> bool {
+        if crate::worker::draining() || crate::worker::has_left() {
+            self.end(code::SHUTTING_DOWN, End::Leaving);
+            return true;
+        }
+        let Some(live) = &mut self.live else { return false };
+        if is_wanted(&live.owner) {
+            self.end(code::TAKEN_OVER, End::TakenOver);
+            return true;
+        }
+        let mut out = Vec::new();
+        if !live.send(hub::now(), &mut out) {
+            self.end(code::QUOTA_EXCEEDED, End::Lost);
+            return true;
+        }
+        self.say(&out);
+        !out.is_empty()
+    }
+
     fn welcome(&mut self, mut live: Box<Live>) {
         let first = std::mem::take(&mut live.first);
         self.say(&first);
@@ -126,7 +198,7 @@ impl Held {
         self.heard_ms = clock::monotonic_ms();
     }
 
-    fn say(&mut self, packets: &[u8]) {
+    pub(super) fn say(&mut self, packets: &[u8]) {
         if self.link.unsent().is_empty() {
             self.took_ms = clock::monotonic_ms();
         }
@@ -134,7 +206,7 @@ impl Held {
     }
 
     /// Says why the connection ends, if there are words for it, and ends it.
-    fn end(&mut self, reason: u8, end: End) {
+    pub(super) fn end(&mut self, reason: u8, end: End) {
         let mut out = Vec::new();
         if let Some(live) = &self.live {
             answer::disconnect(live.peer.version, reason, &mut out);
@@ -158,24 +230,8 @@ impl Held {
             if self.over.is_some() || !self.link.unsent().is_empty() {
                 continue;
             }
-            if crate::worker::draining() {
-                self.end(code::SHUTTING_DOWN, End::Leaving);
+            if self.turn(|owner| owner.is_wanted(cx)) {
                 continue;
-            }
-            if let Some(live) = &mut self.live {
-                if live.owner.is_wanted(cx) {
-                    self.end(code::TAKEN_OVER, End::TakenOver);
-                    continue;
-                }
-                let mut out = Vec::new();
-                if !live.send(hub::now(), &mut out) {
-                    self.end(code::QUOTA_EXCEEDED, End::Lost);
-                    continue;
-                }
-                if !out.is_empty() {
-                    self.say(&out);
-                    continue;
-                }
             }
             let Some(rest) = self.patience() else { return Poll::Pending };
             if rest.is_zero() {
@@ -332,9 +388,10 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
             return go_on(r, held);
         }
         End::Ask(first, body) => {
-            asked(r, conf, &mut held, first, &body).await;
+            asked::asked(r, conf, &mut held, first, &body).await;
             return go_on(r, held);
         }
+        End::Unparked => return go_on(r, held),
         end => end,
     };
     let mut how = Left::Badly;
@@ -358,6 +415,7 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
     r.flow.lingering_close = !r.flow.aborted;
     r.answer.done = true;
     if let Some(live) = held.live {
+        asked::gone(r, conf, &live);
         left(*live, how);
     }
     Verdict::Answered
@@ -381,78 +439,4 @@ async fn connected(r: &mut Request, conf: &Conf, held: &mut Held, bytes: &[u8]) 
     answer::refusal(version, reason, &mut out);
     held.say(&out);
     held.end(reason, End::Wrong(Wrong(reason)));
-}
-
-/// A packet about which an authority is asked (`nchan_authorize_request`), topic by topic.
-async fn asked(r: &mut Request, conf: &Conf, held: &mut Held, first: u8, body: &[u8]) {
-    let Some(live) = &mut held.live else { return };
-    let mut out = Vec::new();
-    let done = match parse(live.peer.version, first, body) {
-        Ok(Packet::Publish(publish)) => {
-            let reason = match live.refuses(&publish) {
-                Some(reason) => reason,
-                None if live.is_allowed(publish.topic) || may(r, conf, publish.topic, true).await => {
-                    live.allow(publish.topic);
-                    published(live, &publish).await
-                }
-                None => code::NOT_AUTHORIZED,
-            };
-            live.answer_publish(&publish, reason, &mut out)
-        }
-        Ok(Packet::Subscribe(subscribe)) => {
-            let mut reasons = Vec::with_capacity(subscribe.filters.len());
-            for one in &subscribe.filters {
-                reasons.push(match live.refuses_filter(one.0) {
-                    Some(reason) => reason,
-                    None if may(r, conf, one.0, false).await => {
-                        follow(live, one.0, *conf.redis_idle).await;
-                        live.subscribe(&subscribe, *one)
-                    }
-                    None => code::NOT_AUTHORIZED,
-                });
-            }
-            answer::suback(live.peer.version, subscribe.id, &reasons, &mut out);
-            Ok(())
-        }
-        Ok(_) => Ok(()),
-        Err(wrong) => Err(wrong),
-    };
-    held.say(&out);
-    if let Err(wrong) = done {
-        held.end(wrong.0, End::Wrong(wrong));
-    }
-}
-
-/// Publishes a message that is allowed; gives the reason code.
-async fn published(live: &Live, publish: &Publish<'_>) -> u8 {
-    let Some(backend) = &live.session.backend else { return live.publish(publish) };
-    let name = names::name(&live.session.group, publish.topic);
-    match backend.publish(&name, live.draft(publish), live.peer.keep).await {
-        Ok(published) if published.info.subscribers == 0 => code::NO_SUBSCRIBERS,
-        Ok(_) => code::SUCCESS,
-        Err(redis::Failed::Refused(_)) => code::QUOTA_EXCEEDED,
-        Err(redis::Failed::Unreachable) => code::UNSPECIFIED,
-    }
-}
-
-/// Where several servers share the channels: those of a filter are as they are there.
-async fn follow(live: &Live, filter: &[u8], idle: Duration) {
-    let Some(backend) = &live.session.backend else { return };
-    match topic::has_wildcards(filter) {
-        true => backend.follow_group(&live.session.group),
-        // Without memory the subscription is refused as well.
-        false => drop(backend.follow(&[names::name(&live.session.group, filter)], idle).await),
-    }
-}
-
-async fn may(r: &mut Request, conf: &Conf, topic: &[u8], publishes: bool) -> bool {
-    let context = r.channels();
-    context.ids = Rc::from([Box::from(topic)]);
-    (context.publisher, context.subscriber) = if publishes { ("mqtt", "") } else { ("", "mqtt") };
-    let status = hooks::status_of_authority(r, conf).await;
-    if !(200..300).contains(&status) {
-        let topic = String::from_utf8_lossy(topic);
-        log_error!(r, Info, "a client of MQTT may not use \"{topic}\": {status}");
-    }
-    (200..300).contains(&status)
 }

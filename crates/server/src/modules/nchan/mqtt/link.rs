@@ -6,7 +6,7 @@ use wire::mqtt::{self, NoPacket, packet::Wrong, packet::code};
 use wire::websocket;
 
 /// Both directions.
-pub(super) struct Link {
+pub(super) struct MqttLink {
     /// What frames are put together in; none where there are none.
     frames: Option<Box<Inbox>>,
     /// Bytes of packets; used up to `at`.
@@ -27,15 +27,15 @@ pub(super) enum Arrived {
     Closed,
 }
 
-impl Link {
+impl MqttLink {
     /// Packets as they are.
-    pub(super) fn plain() -> Link {
-        Link { frames: None, bytes: Vec::new(), at: 0, out: Vec::new(), sent: 0 }
+    pub(super) fn plain() -> MqttLink {
+        MqttLink { frames: None, bytes: Vec::new(), at: 0, out: Vec::new(), sent: 0 }
     }
 
     /// In frames.
-    pub(super) fn websocket() -> Link {
-        Link { frames: Some(Box::default()), ..Link::plain() }
+    pub(super) fn websocket() -> MqttLink {
+        MqttLink { frames: Some(Box::default()), ..MqttLink::plain() }
     }
 
     /// Whether something has come, as it is, that was not dealt with. What comes in frames comes of programs that do not wait for ACKs.
@@ -135,6 +135,13 @@ impl Link {
         &self.out[self.sent..]
     }
 
+    /// The same, for whoever writes it without coming back here.
+    pub(super) fn take_unsent(&mut self) -> Vec<u8> {
+        let mut out = std::mem::take(&mut self.out);
+        out.drain(..std::mem::take(&mut self.sent));
+        out
+    }
+
     /// So much of that was written.
     pub(super) fn sent(&mut self, n: usize) {
         self.sent += n;
@@ -148,7 +155,7 @@ impl Link {
 mod tests {
     use super::*;
 
-    fn packets(link: &mut Link, max: u64) -> Vec<String> {
+    fn packets(link: &mut MqttLink, max: u64) -> Vec<String> {
         let mut all = Vec::new();
         while let Some(arrived) = link.next(max) {
             match arrived {
@@ -162,14 +169,14 @@ mod tests {
 
     #[test]
     fn packets_come_byte_by_byte_and_in_frames() {
-        let mut link = Link::plain();
+        let mut link = MqttLink::plain();
         let mut all = Vec::new();
         for byte in b"\x30\x04\0\x01ax\xc0\0" {
             link.push(&[*byte]);
             all.extend(packets(&mut link, 100));
         }
         assert_eq!(all, [r"30 \x00\x01ax", "c0 "]);
-        let mut link = Link::websocket();
+        let mut link = MqttLink::websocket();
         let frame =
             |first: u8, payload: &[u8]| [&[first, 0x80 | payload.len() as u8, 0, 0, 0, 0][..], payload].concat();
         link.push(&[frame(0x82, b"\x30\x04\0"), frame(0x89, b""), frame(0x82, b"\x01ax\xc0\0")].concat());
@@ -182,10 +189,10 @@ mod tests {
 
     #[test]
     fn what_is_too_large_is_not_waited_for() {
-        let mut link = Link::plain();
+        let mut link = MqttLink::plain();
         link.push(b"\x30\xff\x7f");
         assert_eq!(packets(&mut link, 100), ["wrong 95"]);
-        let mut link = Link::plain();
+        let mut link = MqttLink::plain();
         link.push(b"\x30\xff\xff\xff\xff\x01");
         assert_eq!(packets(&mut link, 100), ["wrong 81"]);
     }

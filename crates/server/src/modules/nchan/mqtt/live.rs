@@ -6,7 +6,9 @@ use super::rules::Rules;
 use super::session::{Outgoing, Session, Turn};
 use super::table::Owner;
 use push::{Draft, Keep, Marks, Options, Refused};
+use std::cell::RefCell;
 use std::collections::VecDeque;
+use std::rc::Rc;
 use std::sync::Arc;
 use wire::mqtt::packet::{Packet, Publish, Subscribe, Wants, Wrong, code, parse};
 use wire::mqtt::{Version, answer, topic};
@@ -18,7 +20,15 @@ pub(super) const BATCH: usize = 16 * 1024;
 /// Shared subscriptions (section 4.8.2), which are not built.
 const SHARED: &[u8] = b"$share/";
 
+/// So many kinds of clients are known at once: those of one are mostly alike.
+const MAX_KINDS: usize = 16;
+
+thread_local! {
+    static KINDS: RefCell<VecDeque<Rc<Peer>>> = const { RefCell::new(VecDeque::new()) };
+}
+
 /// What a client may and can, as of its CONNECT.
+#[derive(PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) version: Version,
     /// Messages at QoS 1 that may be under way to it.
@@ -37,13 +47,15 @@ pub(super) struct Peer {
     pub(super) max_expiry_s: u32,
     /// An authority is asked about its topics: that takes a request.
     pub(super) asks: bool,
+    /// Others are asked about its messages, or told of its subscriptions: that, too.
+    pub(super) tells: bool,
 }
 
 /// A session and its client.
 pub(super) struct Live {
     pub(super) session: Box<Session>,
     pub(super) owner: Owner,
-    pub(super) peer: Peer,
+    pub(super) peer: Rc<Peer>,
     /// What is said first.
     pub(super) first: Vec<u8>,
     scans: VecDeque<Scan>,
@@ -70,8 +82,25 @@ pub(super) enum After {
     },
 }
 
+impl Peer {
+    /// The same for all clients that are alike.
+    pub(super) fn shared(self) -> Rc<Peer> {
+        KINDS.with_borrow_mut(|kinds| {
+            if let Some(known) = kinds.iter().find(|known| ***known == self) {
+                return known.clone();
+            }
+            if kinds.len() >= MAX_KINDS {
+                kinds.pop_front();
+            }
+            let peer = Rc::new(self);
+            kinds.push_back(peer.clone());
+            peer
+        })
+    }
+}
+
 impl Live {
-    pub(super) fn new(session: Box<Session>, owner: Owner, peer: Peer, first: Vec<u8>) -> Live {
+    pub(super) fn new(session: Box<Session>, owner: Owner, peer: Rc<Peer>, first: Vec<u8>) -> Live {
         let mut live = Live { session, owner, peer, first, scans: VecDeque::new(), allowed: VecDeque::new() };
         live.send_again();
         live
@@ -93,14 +122,16 @@ impl Live {
     pub(super) fn packet(&mut self, first: u8, body: &[u8], out: &mut Vec<u8>) -> Result<After, Wrong> {
         match parse(self.peer.version, first, body)? {
             Packet::Publish(publish) => {
-                if self.peer.asks && (self.session.backend.is_some() || !self.is_allowed(publish.topic)) {
+                let asks = self.peer.asks && (self.session.backend.is_some() || !self.is_allowed(publish.topic));
+                if asks || self.peer.tells {
                     return Ok(After::Ask);
                 }
                 let reason = self.publish(&publish);
                 self.answer_publish(&publish, reason, out)?;
             }
             Packet::Puback(id) => self.session.confirmed(id),
-            Packet::Subscribe(_) if self.peer.asks => return Ok(After::Ask),
+            Packet::Subscribe(_) if self.peer.asks || self.peer.tells => return Ok(After::Ask),
+            Packet::Unsubscribe(..) if self.peer.tells => return Ok(After::Ask),
             Packet::Subscribe(subscribe) => {
                 let reasons: Vec<u8> = subscribe.filters.iter().map(|f| self.subscribe(&subscribe, *f)).collect();
                 answer::suback(self.peer.version, subscribe.id, &reasons, out);
@@ -157,7 +188,8 @@ impl Live {
             expiry: publish.properties.message_expiry,
             properties: &publish.properties.passed_on,
         };
-        Draft { data: publish.payload, content_type: publish.properties.content_type, event: b"", marks }
+        let content_type = publish.properties.content_type;
+        Draft { data: publish.payload, content_type, marks, ..Draft::default() }
     }
 
     /// Publishes a message; gives the reason code for the client.
@@ -215,7 +247,8 @@ impl Live {
         qos
     }
 
-    fn unsubscribe(&mut self, filter: &[u8]) -> u8 {
+    /// Ends a subscription; gives the reason code for the client.
+    pub(super) fn unsubscribe(&mut self, filter: &[u8]) -> u8 {
         self.scans.retain(|scan| *scan.filter != *filter);
         if self.session.unsubscribe(filter) { code::SUCCESS } else { code::NO_SUBSCRIPTION }
     }

@@ -2,11 +2,13 @@
 //! other way round. From: `listen ... mqtt` (`connection::mqtt`) or a WebSocket of subprotocol `mqtt`, in a location with `nchan_mqtt`. After: `held`.
 //! Packets are `wire::mqtt`'s; docs/push.md says what is here of a broker.
 
+mod asked;
 mod held;
 mod link;
 mod live;
 mod offline;
 mod open;
+mod parked;
 mod rules;
 mod session;
 mod table;
@@ -15,11 +17,10 @@ use super::{Conf, answer, groups, handler, websocket};
 use crate::config::complex::Complex;
 use crate::config::setting::Setting;
 use crate::config::{Directive, Scope, http, setters};
-use crate::connection::Downstream;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
 use conf::{Node, Problem};
-use link::Link;
+use link::MqttLink;
 use std::sync::Arc;
 use wire::mqtt::connect::parse;
 use wire::mqtt::{packet::Wrong, topic};
@@ -80,7 +81,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         return Ok(answer::empty(r, 403));
     }
     groups::set_limits(r, conf)?;
-    if matches!(&r.downstream, Downstream::Http1(http) if http.mqtt.is_some()) {
+    if r.downstream.http1().is_some_and(|http| http.mqtt.is_some()) {
         return plain(r, conf).await;
     }
     if !handler::is_websocket(r) {
@@ -89,19 +90,19 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     if !websocket::wants(r, PROTOCOL.as_bytes()) {
         return Ok(answer::plain(r, 400, "No \"mqtt\" in Sec-WebSocket-Protocol."));
     }
-    websocket::shake_hands(r, Some(PROTOCOL)).await?;
+    websocket::shake_hands(r, Some(PROTOCOL), None).await?;
     Ok(held::wait_for_connect(r))
 }
 
 /// A client of `listen ... mqtt`: its CONNECT stands behind the head.
 async fn plain(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
-    let Downstream::Http1(http) = &mut r.downstream else { return Err(Verdict::Broken) };
+    let Some(http) = r.downstream.http1_mut() else { return Err(Verdict::Broken) };
     let bytes = http.unread().to_vec();
     let Ok(Some(connect)) = parse(&bytes) else { return Err(Verdict::Status(400)) };
     http.consume(connect.size);
     let opened = open::open(r, conf, &bytes[..connect.size], &connect).await;
     if let Err(Wrong(reason)) = opened
-        && let Downstream::Http1(http) = &mut r.downstream
+        && let Some(http) = r.downstream.http1_mut()
         && let Some(handshake) = &mut http.mqtt
     {
         handshake.reason = reason;
@@ -110,7 +111,7 @@ async fn plain(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
         Ok(live) => {
             r.answer.headers.status = 101;
             r.send_header()?;
-            Ok(held::begin(r, Link::plain(), live))
+            Ok(held::begin(r, MqttLink::plain(), live))
         }
         Err(_) => Ok(answer::empty(r, 403)),
     }

@@ -52,7 +52,7 @@ async fn wait(mut session: Box<Session>, owner: Owner) {
             if owner.is_wanted(cx) {
                 return Poll::Ready(End::Wanted);
             }
-            if crate::worker::draining() {
+            if crate::worker::draining() || crate::worker::has_left() {
                 return Poll::Ready(End::Leaving);
             }
             session.collect(hub::now());
@@ -94,10 +94,10 @@ impl Session {
     /// Says its will, if it has one.
     pub(super) fn say_will(&mut self) {
         let Some(will) = self.will.take() else { return };
-        let Will { topic, payload, at_most_once, retain, keep, expiry, content_type, properties, .. } = &will;
+        let Will { topic, payload, at_most_once, retain, keep, expiry, content_type, properties, .. } = &*will;
         let marks =
             Marks { at_most_once: *at_most_once, retain: *retain, origin: self.origin, expiry: *expiry, properties };
-        let draft = Draft { data: payload, content_type, event: b"", marks };
+        let draft = Draft { data: payload, content_type, marks, ..Draft::default() };
         let name = names::name(&self.group, topic);
         match &self.backend {
             Some(backend) => backend.publish_soon(&name, draft, *keep),

@@ -87,7 +87,7 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         Version::V3 if connect.is_clean() => 0,
         Version::V3 => limit,
     };
-    (session.will, session.expiry_s) = (will, wanted.min(limit));
+    (session.will, session.expiry_s) = (will.map(Box::new), wanted.min(limit));
     let max_in = match *r.conf().core.client_max_body_size {
         0 => MAX_PACKET,
         size => size.clamp(MIN_PACKET, wire::mqtt::MAX_LENGTH as u64),
@@ -120,11 +120,14 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         max_id_length: usize::try_from(*conf.max_id_length).unwrap_or(usize::MAX),
         max_expiry_s: limit,
         asks: !conf.authorize.is_empty() || backend.is_some(),
+        tells: [&conf.upstream, &conf.subscribe, &conf.unsubscribe, &conf.events_id]
+            .iter()
+            .any(|whom| !whom.is_empty()),
     };
     if r.has_fault() {
         return Err(Wrong(code::UNSPECIFIED));
     }
-    Ok(Box::new(Live::new(session, owner, peer, first)))
+    Ok(Box::new(Live::new(session, owner, peer.shared(), first)))
 }
 
 /// The client's name, and whether it has got it here.

@@ -55,7 +55,7 @@ pub(super) struct Session {
     pub(super) origin: u64,
     /// How long it stays without a connection, s.
     pub(super) expiry_s: u32,
-    pub(super) will: Option<Will>,
+    pub(super) will: Option<Box<Will>>,
     subscriptions: Vec<Subscribed>,
     /// The one that is looked at first, so that none waits for ever.
     first: usize,
@@ -200,6 +200,28 @@ impl Session {
         if let Some(at) = self.flight.iter().position(|(i, _)| *i == id) {
             self.flight.remove(at);
         }
+    }
+
+    /// What it subscribes to.
+    pub(super) fn filters(&self) -> impl Iterator<Item = &[u8]> {
+        self.subscriptions.iter().map(|s| &*s.filter)
+    }
+
+    /// It is parked, and has this place.
+    pub(super) fn settle(&mut self, place: u32) {
+        self.subscriptions.iter_mut().for_each(|s| s.listening.settle(place));
+    }
+
+    /// It is parked no longer.
+    pub(super) fn unsettle(&mut self) {
+        self.subscriptions.iter_mut().for_each(|s| s.listening.unsettle());
+    }
+
+    /// What it takes, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        let each = |s: &Subscribed| size_of::<Subscribed>() + s.filter.len();
+        let will = self.will.as_ref().map_or(0, |will| will.topic.len() + will.payload.len() + will.properties.len());
+        size_of::<Session>() + self.group.len() + will + self.subscriptions.iter().map(each).sum::<usize>()
     }
 
     /// Leaves this thread.

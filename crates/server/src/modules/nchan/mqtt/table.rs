@@ -112,6 +112,16 @@ impl Owner {
         inside.wanted
     }
 
+    /// Whoever wants the session calls this from now on.
+    pub(super) fn call(&self, waker: Waker) {
+        self.slot.lock().owner = Some(waker);
+    }
+
+    /// Whether somebody else wants the session.
+    pub(super) fn has_call(&self) -> bool {
+        self.slot.lock().wanted
+    }
+
     /// Its client has gone, and it stays: false if there are too many.
     pub(super) fn go_offline(&mut self) -> bool {
         let is_room = OFFLINE.fetch_add(1, Relaxed) < MAX_OFFLINE;

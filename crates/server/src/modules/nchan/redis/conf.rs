@@ -148,6 +148,11 @@ impl Redis {
     fn new(given: Given, tls: Option<Arc<ClientConfig>>) -> Redis {
         Redis { given, tls, backend: OnceLock::new() }
     }
+
+    /// How long after a connection was lost it is made anew.
+    pub(in crate::modules) fn reconnect_delay(&self) -> Duration {
+        self.given.reconnect_delay
+    }
 }
 
 /// `redis://user:password@host:port/database`, `rediss://...`, `host:port`, `unix:/path`.

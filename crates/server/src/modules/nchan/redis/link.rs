@@ -4,7 +4,7 @@
 
 use super::super::hub;
 use super::backend::{Backend, Order, Publish, Said, remote, retire};
-use super::conf::{Mode, Place};
+use super::conf::{Mode, Place, Redis};
 use super::wire_up::{self, DELETE, DELETED, PAGE, PUBLISH};
 use crate::log::error::Level;
 use push::{Id, Packed};
@@ -37,7 +37,8 @@ const REMEMBER: i64 = 60;
 /// Why a connection ends for good.
 const UNUSED: &str = "no configuration names it any more";
 
-trait Stream: AsyncRead + AsyncWrite + Unpin {}
+/// A connection of whichever kind.
+pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin {}
 impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
 
 /// What an answer is waited for.
@@ -54,7 +55,7 @@ enum Expect {
 }
 
 /// One connection.
-struct Link<'b> {
+struct RedisLink<'b> {
     backend: &'b Arc<Backend>,
     input: Vec<u8>,
     /// The reply that has begun takes so many bytes at least.
@@ -93,12 +94,14 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
     let (mut again, mut delay, mut said) = (VecDeque::new(), given.reconnect_delay, String::new());
     loop {
         for place in &given.servers {
-            let why = match timeout(given.connect_timeout, open(&backend, place)).await {
-                Ok(Ok((reader, writer, publish, delete))) => {
+            let why = match timeout(given.connect_timeout, open(&backend.redis, place, &[PUBLISH, DELETE])).await {
+                Ok(Ok(((reader, writer), mut scripts))) => {
+                    let delete = scripts.pop().unwrap_or_default();
+                    let publish = scripts.pop().unwrap_or_default();
                     (delay, said) = (given.reconnect_delay, String::new());
                     say(Level::Notice, &format!("connected to Redis {place}"));
                     backend.is_up.store(true, Relaxed);
-                    let mut link = Link::new(&backend, publish, delete);
+                    let mut link = RedisLink::new(&backend, publish, delete);
                     link.begin(std::mem::take(&mut again));
                     let why = link.serve(reader, writer, &mut orders).await;
                     backend.is_up.store(false, Relaxed);
@@ -122,11 +125,15 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
     }
 }
 
-type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>, String, String);
+/// Both directions of a connection.
+pub(super) type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>);
 
-/// Connects, and asks whether this is a Redis that takes messages.
-async fn open(backend: &Backend, place: &Place) -> Result<Halves, String> {
-    let (given, tls) = (&backend.redis.given, &backend.redis.tls);
+/// Steps before the scripts: HELLO, SELECT, INFO, ROLE.
+const STEPS: usize = 4;
+
+/// Connects, asks whether this is a Redis that may be written to, and leaves scripts there. Gives what they are called.
+pub(super) async fn open(redis: &Redis, place: &Place, scripts: &[&str]) -> Result<(Halves, Vec<String>), String> {
+    let (given, tls) = (&redis.given, &redis.tls);
     let stream: Box<dyn Stream> = match place {
         Place::Path(path) => Box::new(UnixStream::connect(&**path).await.map_err(shown)?),
         Place::Host(host, port) => {
@@ -158,12 +165,11 @@ async fn open(backend: &Backend, place: &Place) -> Result<Halves, String> {
     resp::command(&[b"SELECT", given.database.to_string().as_bytes()], &mut out);
     resp::command(&[b"INFO", b"cluster"], &mut out);
     resp::command(&[b"ROLE"], &mut out);
-    resp::command(&[b"SCRIPT", b"LOAD", PUBLISH.as_bytes()], &mut out);
-    resp::command(&[b"SCRIPT", b"LOAD", DELETE.as_bytes()], &mut out);
+    scripts.iter().for_each(|script| resp::command(&[b"SCRIPT", b"LOAD", script.as_bytes()], &mut out));
     writer.write_all(&out).await.map_err(shown)?;
     let mut input = Vec::new();
-    let mut scripts = Vec::new();
-    for step in 0..6 {
+    let mut sums = Vec::new();
+    for step in 0..STEPS + scripts.len() {
         let reply = loop {
             match resp::parse(&input) {
                 Ok(Parsed::Whole(value, size)) => {
@@ -179,13 +185,12 @@ async fn open(backend: &Backend, place: &Place) -> Result<Halves, String> {
                 return Err("it has closed the connection".to_owned());
             }
         };
-        scripts.extend(reply?);
+        sums.extend(reply?);
     }
-    let delete = scripts.pop().unwrap_or_default();
-    Ok((reader, writer, scripts.pop().unwrap_or_default(), delete))
+    Ok(((reader, writer), sums))
 }
 
-fn shown(e: io::Error) -> String {
+pub(super) fn shown(e: io::Error) -> String {
     crate::log::os_error(&e).to_string()
 }
 
@@ -202,7 +207,7 @@ fn judge(step: usize, value: &Value<'_>) -> Result<Option<String>, String> {
             Some(b"master") => Ok(None),
             role => Err(format!("it is a {}, not a master", String::from_utf8_lossy(role.unwrap_or(b"stranger")))),
         },
-        4 | 5 => {
+        STEPS.. => {
             let sum = value.text().ok_or("it has no scripts")?;
             Ok(Some(String::from_utf8_lossy(sum).into_owned()))
         }
@@ -210,9 +215,9 @@ fn judge(step: usize, value: &Value<'_>) -> Result<Option<String>, String> {
     }
 }
 
-impl<'b> Link<'b> {
-    fn new(backend: &'b Arc<Backend>, publish: String, delete: String) -> Link<'b> {
-        Link {
+impl<'b> RedisLink<'b> {
+    fn new(backend: &'b Arc<Backend>, publish: String, delete: String) -> RedisLink<'b> {
+        RedisLink {
             backend,
             input: Vec::new(),
             needs: 0,

@@ -4,6 +4,7 @@
 pub mod backend;
 pub mod conf;
 mod link;
+pub mod session;
 mod wire_up;
 
 pub(super) use backend::{Backend, Failed, of};

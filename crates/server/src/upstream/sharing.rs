@@ -1,7 +1,6 @@
-//! Which connection a request goes over: one that has room, one that another request is opening, or a new one. For each
-//! thread; by group, peer and what TLS was agreed on.
+//! Which connection a request goes over, where several share one (HTTP/2, HTTP/3): one that has room, one that another request is
+//! opening, or a new one. For each thread and protocol; by group, peer and what TLS was agreed on.
 
-use super::{STREAMS_AT_ONCE, Session};
 use crate::snapshot::ThreadSnapshot;
 use crate::upstream::choose::SelectedPeer;
 use crate::upstream::group::{Group, Tiers};
@@ -9,8 +8,27 @@ use crate::upstream::job::Job;
 use hashbrown::HashMap;
 use runtime::TaskId;
 use std::cell::{Cell, RefCell};
+use std::marker::PhantomData;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::thread::LocalKey;
+
+/// Requests on one connection at most, whatever the peer allows: what servers usually announce. More get another one.
+pub const STREAMS_AT_ONCE: usize = 100;
+
+/// A connection that requests share.
+pub trait Shared: Sized + 'static {
+    /// The thread's connections of this protocol.
+    fn table() -> &'static LocalKey<RefCell<Table<Self>>>;
+    /// Where it stands in the table; none: it is one request's own.
+    fn key(&self) -> Option<&Key>;
+    /// When it stood, ms of the monotonic clock.
+    fn began_ms(&self) -> u64;
+    /// Whether a further request may come.
+    fn has_room(&self) -> bool;
+    /// No further streams: it closes after its last one.
+    fn retire(self: &Rc<Self>);
+}
 
 /// Where connections stand in the table.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,51 +45,56 @@ pub struct Opening {
     done: Cell<bool>,
 }
 
-enum Place {
-    Ready(Rc<Session>),
+enum Place<S> {
+    Ready(Rc<S>),
     Opening(Rc<Opening>),
 }
 
 /// The connections to one peer of one group.
-type Places = Vec<(Option<Arc<[u8]>>, Place)>;
+type Places<S> = Vec<(Option<Arc<[u8]>>, Place<S>)>;
 
-thread_local! {
-    static TABLE: RefCell<HashMap<(u32, u32), Places>> = RefCell::default();
+/// The connections of one protocol.
+pub struct Table<S>(HashMap<(u32, u32), Places<S>>);
+
+impl<S> Default for Table<S> {
+    fn default() -> Table<S> {
+        Table(HashMap::new())
+    }
 }
 
 /// What there is for a request.
-pub enum Found {
+pub enum Offered<S: Shared> {
     /// It has room.
-    Ready(Rc<Session>),
+    Ready(Rc<S>),
     /// It will be there soon, or not.
     Opening(Rc<Opening>),
     /// The request opens one itself; others may join it, where there is a slot.
-    Nothing(Option<Slot>),
+    Nothing(Option<Slot<S>>),
 }
 
 /// Looks for a connection. `since`: only one that is not older than that, ms.
-pub fn find(job: &Job, chosen: &SelectedPeer, since: Option<u64>) -> Found {
+pub fn find<S: Shared>(job: &Job, chosen: &SelectedPeer, since: Option<u64>) -> Offered<S> {
     if !job.keepalive {
-        return Found::Nothing(None);
+        return Offered::Nothing(None);
     }
     let identity = job.identity();
     let key = Key { group: job.group.number, peer: chosen.peer.state.number, identity: identity.cloned() };
-    TABLE.with_borrow_mut(|table| {
-        let places = table.entry((key.group, key.peer)).or_default();
+    S::table().with_borrow_mut(|table| {
+        let places = table.0.entry((key.group, key.peer)).or_default();
         for (_, place) in places.iter().filter(|(made_for, _)| made_for.as_ref() == identity) {
             match place {
-                Place::Ready(s) if since.is_none_or(|ms| s.began_ms >= ms) && s.has_room() => {
-                    return Found::Ready(s.clone());
+                Place::Ready(s) if since.is_none_or(|ms| s.began_ms() >= ms) && s.has_room() => {
+                    return Offered::Ready(s.clone());
                 }
                 Place::Opening(o) if o.waiters.borrow().len() + 1 < STREAMS_AT_ONCE => {
-                    return Found::Opening(o.clone());
+                    return Offered::Opening(o.clone());
                 }
                 _ => {}
             }
         }
         let opening = Rc::new(Opening::default());
         places.push((key.identity.clone(), Place::Opening(opening.clone())));
-        Found::Nothing(Some(Slot { key, opening }))
+        Offered::Nothing(Some(Slot { key, opening, protocol: PhantomData }))
     })
 }
 
@@ -89,27 +112,28 @@ impl Opening {
 }
 
 /// The place of a connection that is being opened. Dropped without it, who waits tries for himself.
-pub struct Slot {
+pub struct Slot<S: Shared> {
     key: Key,
     opening: Rc<Opening>,
+    protocol: PhantomData<S>,
 }
 
-impl Slot {
+impl<S: Shared> Slot<S> {
     /// Where the connection will stand.
     pub fn key(&self) -> Key {
         self.key.clone()
     }
 
     /// The connection stands.
-    pub fn fill(self, session: Rc<Session>) {
+    pub fn fill(self, session: Rc<S>) {
         self.replace(Some(session));
     }
 
-    fn replace(&self, session: Option<Rc<Session>>) {
-        TABLE.with_borrow_mut(|table| {
+    fn replace(&self, session: Option<Rc<S>>) {
+        S::table().with_borrow_mut(|Table(table)| {
             let peer = (self.key.group, self.key.peer);
             let Some(places) = table.get_mut(&peer) else { return };
-            let mine = |p: &Place| matches!(p, Place::Opening(o) if Rc::ptr_eq(o, &self.opening));
+            let mine = |p: &Place<S>| matches!(p, Place::Opening(o) if Rc::ptr_eq(o, &self.opening));
             let Some(at) = places.iter().position(|(_, p)| mine(p)) else { return };
             match session {
                 Some(session) => places[at].1 = Place::Ready(session),
@@ -122,7 +146,7 @@ impl Slot {
     }
 }
 
-impl Drop for Slot {
+impl<S: Shared> Drop for Slot<S> {
     fn drop(&mut self) {
         self.replace(None);
         self.opening.done.set(true);
@@ -130,21 +154,20 @@ impl Drop for Slot {
     }
 }
 
-/// How many streams the peer takes at once, by what it has said on connections that are there. Its word on a new one comes
-/// later than the first requests, and it would refuse those beyond.
-pub(super) fn allowed_streams(key: &Key) -> Option<u32> {
-    TABLE.with_borrow(|table| {
+/// The least that a number of the connections to the same peer comes to, if there are any.
+pub(super) fn least<S: Shared>(key: &Key, number: impl Fn(&S) -> u32) -> Option<u32> {
+    S::table().with_borrow(|Table(table)| {
         let places = table.get(&(key.group, key.peer))?.iter().filter(|(made_for, _)| *made_for == key.identity);
-        places.filter_map(|(_, p)| if let Place::Ready(s) = p { Some(s.allowed_streams()) } else { None }).min()
+        places.filter_map(|(_, p)| if let Place::Ready(s) = p { Some(number(s)) } else { None }).min()
     })
 }
 
 /// A connection takes no further streams.
-pub(super) fn remove(session: &Rc<Session>) {
-    let Some(key) = &session.key else { return };
+pub(super) fn remove<S: Shared>(session: &Rc<S>) {
+    let Some(key) = session.key() else { return };
     // The thread's storage may be gone already when a thread ends.
-    let _ = TABLE.try_with(|table| {
-        let mut table = table.borrow_mut();
+    let _ = S::table().try_with(|table| {
+        let Table(table) = &mut *table.borrow_mut();
         let Some(places) = table.get_mut(&(key.group, key.peer)) else { return };
         places.retain(|(_, p)| !matches!(p, Place::Ready(s) if Rc::ptr_eq(s, session)));
         if places.is_empty() {
@@ -154,12 +177,17 @@ pub(super) fn remove(session: &Rc<Session>) {
 }
 
 /// The connections for which `keep` says no take no further streams.
-fn retire(keep: impl Fn(u32, u32) -> bool) {
-    let old: Vec<_> = TABLE.with_borrow(|table| {
+fn retire<S: Shared>(keep: &impl Fn(u32, u32) -> bool) {
+    let old: Vec<_> = S::table().with_borrow(|Table(table)| {
         let places = table.iter().filter(|((group, peer), _)| !keep(*group, *peer)).flat_map(|(_, places)| places);
         places.filter_map(|(_, p)| if let Place::Ready(s) = p { Some(s.clone()) } else { None }).collect()
     });
-    old.iter().for_each(Session::retire);
+    old.iter().for_each(Shared::retire);
+}
+
+fn retire_all(keep: impl Fn(u32, u32) -> bool) {
+    retire::<super::http2::Session>(&keep);
+    retire::<super::http3::Session>(&keep);
 }
 
 fn is_known(tiers: &Tiers, peer: u32) -> bool {
@@ -168,12 +196,12 @@ fn is_known(tiers: &Tiers, peer: u32) -> bool {
 
 /// The group's peers are others now.
 pub fn keep_known(group: &Group, tiers: &Tiers) {
-    retire(|number, peer| number != group.number || is_known(tiers, peer));
+    retire_all(|number, peer| number != group.number || is_known(tiers, peer));
 }
 
 /// A thread takes a new snapshot: groups and peers may be gone.
 pub fn retain(snapshot: &Rc<ThreadSnapshot>) {
-    retire(|number, peer| {
+    retire_all(|number, peer| {
         let group = snapshot.groups.iter().find(|g| g.number == number);
         group.is_some_and(|g| is_known(&g.tiers_now(), peer))
     });

@@ -1,7 +1,6 @@
 //! A request's body on its way to a peer: as the client sends it or from where it was stored, no faster than the windows let it
 //! out. Driven by whoever waits for the answer, so that both directions can go on at once.
 
-use super::Session;
 use crate::connection::pool as buffers;
 use crate::log_error;
 use crate::request::Request;
@@ -18,8 +17,17 @@ use std::time::Duration;
 /// How much of a body file is read at once.
 const PIECE: usize = 64 * 1024;
 
+/// A stream that takes a request's body.
+pub(in crate::upstream) trait Outlet {
+    /// Takes as much of a piece as may go now; `end`: nothing follows it. If that is not all of it, the running task is woken
+    /// when more may go.
+    fn send(&self, piece: &[u8], end: bool) -> usize;
+    /// The body is over, if that has not been said with its last piece.
+    fn send_end(&self);
+}
+
 /// What is left of a body.
-pub(super) struct Upload {
+pub(in crate::upstream) struct Upload {
     source: Source,
     /// A piece, from `sent` on.
     piece: Vec<u8>,
@@ -27,7 +35,7 @@ pub(super) struct Upload {
     /// Nothing follows the piece.
     last: bool,
     /// More than the piece that came with the head was taken from the client: it cannot be had again.
-    pub(super) taken: bool,
+    pub(in crate::upstream) taken: bool,
     /// The deadline of whatever is waited for, and for whom it stands.
     timer: Option<Timer>,
 }
@@ -40,7 +48,7 @@ enum Source {
 
 impl Upload {
     /// For a body. None: there is none.
-    pub(super) fn new(r: &mut Request, body: &JobBody) -> Option<Upload> {
+    pub(in crate::upstream) fn new(r: &mut Request, body: &JobBody) -> Option<Upload> {
         let (source, piece, last) = match body {
             JobBody::None => return None,
             JobBody::Stored(s) if s.len == 0 => return None,
@@ -65,15 +73,15 @@ impl Upload {
     }
 
     /// Sends what can be sent. Ready when all of it went into the connection's output.
-    pub(super) fn poll(
+    pub(in crate::upstream) fn poll(
         &mut self,
         r: &mut Request,
         cx: &mut Context<'_>,
         conf: &UpstreamSettings,
-        (session, id): (&Session, u32),
+        outlet: &impl Outlet,
     ) -> Poll<Result<(), Failure>> {
         loop {
-            let n = session.send(id, self.rest(), self.last);
+            let n = outlet.send(self.rest(), self.last);
             self.sent += n;
             if n > 0 {
                 self.timer = None;
@@ -86,7 +94,7 @@ impl Upload {
                 return Poll::Pending;
             }
             if self.last {
-                session.send_end(id);
+                outlet.send_end();
                 return Poll::Ready(Ok(()));
             }
             std::task::ready!(self.fill(r, cx))?;

@@ -113,6 +113,55 @@ fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
     println!("{line}");
 }
 
+/// Flows that are looked at when real servers come and go, and how many real servers there are.
+const MOVING: u32 = 50_000;
+const MANY: u32 = 100;
+
+fn many(reals: u32) -> Plan {
+    let reals: Vec<_> = (2..2 + reals).map(|n| json!({"address": format!("10.9.1.{n}:80")})).collect();
+    let plan = json!({"interfaces": ["lan"], "flows": MOVING, "services": [
+        {"address": "10.9.0.1:80", "mode": "nat", "idle_s": 0, "reals": reals}]});
+    Plan::read(&plan.to_string()).expect("the plan is well formed")
+}
+
+fn loaded(plan: &Plan) -> Kernel {
+    let mut kernel = Kernel::load(plan, None).expect("the program loads");
+    l4::apply(&mut kernel.maps, plan).expect("the plan is good");
+    kernel
+}
+
+/// The real server's address of each flow.
+fn places(kernel: &mut Kernel, flags: u8) -> Vec<[u8; 4]> {
+    let program = kernel.program().expect("it is loaded");
+    let mut out = vec![0; 4096];
+    let one = |n| {
+        assert_eq!(run(program, &frame(n, flags, false, 64), &mut out).0, 4, "flow {n} is sent on");
+        [out[30], out[31], out[32], out[33]]
+    };
+    (0..MOVING).map(one).collect()
+}
+
+/// What one real server more, or less, moves.
+fn moves() {
+    let all = many(MANY);
+    let mut kernel = loaded(&all);
+    let before = places(&mut kernel, 2);
+    for reals in [MANY - 1, MANY + 1] {
+        let changed = many(reals);
+        let after = places(&mut loaded(&changed), 2);
+        l4::apply(&mut kernel.maps, &changed).expect("the plan is good");
+        let established = places(&mut kernel, 0x10);
+        l4::apply(&mut kernel.maps, &all).expect("the plan is good");
+        let moved = |now: &[[u8; 4]]| before.iter().zip(now).filter(|(was, is)| was != is).count();
+        let percent = |n: usize| n as f64 * 100.0 / f64::from(MOVING);
+        println!(
+            "{}",
+            json!({"reals": MANY, "become": reals, "new_flows_moved_percent": percent(moved(&after)),
+            "own_share_percent": 100.0 / f64::from(reals.max(MANY)), "established_moved": moved(&established)})
+        );
+    }
+}
+
 /// The sending program, of `bpf/measure.bpf.c`.
 static MEASURE: &[u8] = aya::include_bytes_aligned!("../bpf/measure.o");
 
@@ -208,6 +257,7 @@ fn main() {
     measure("nat", false, 1000, 1400, idle);
     measure("nat", false, 100_000, 64, idle);
     measure("nat", false, 1_000_000, 64, idle);
+    moves();
     let _far = dropping("far");
     for size in [64, 1400] {
         let sending = {

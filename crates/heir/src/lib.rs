@@ -1,0 +1,51 @@
+//! What a process says to the one that goes on with its connections (docs/decisions/0019-upgrade-keeps-connections.md), as bytes: frames
+//! with a version, each read within bounds. No sockets: who carries the bytes, and descriptors beside them, is `server`.
+//!
+//! ```text
+//!   new: Ready ──> old: Channels, Zone ... Settled ──> Lines ──> on each line, old: Table, Batch ──> new: Answer, one bit for each record
+//!                                          Late: what was published behind Settled
+//! ```
+//! The other process may be of another version, so nothing here is taken for granted: a frame of a version or kind that is not known is
+//! refused, and its sender keeps what it was about.
+
+mod frame;
+mod terms;
+mod word;
+
+pub use frame::{Batch, Channel, Channels, Frame, Late, Message, Record, Table, Unreadable};
+pub use terms::Terms;
+pub use word::{Reader, Writer};
+
+/// Stands first in each frame. Another one is another language.
+pub const VERSION: u8 = 1;
+/// Records of a batch: with two descriptors each they fit into one packet of the kernel's (253).
+pub const MOST_RECORDS: usize = 120;
+/// Descriptors of a record: a connection's, and one more for kinds to come.
+pub const MOST_FILES: u8 = 2;
+/// Bytes of a record: a request's head, what a client has said and not been told yet.
+pub const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// Names of one kind in a table: variables, servers, locations, addresses.
+pub const MOST_NAMES: usize = 1 << 20;
+/// Channels of a frame, and messages of a channel in it.
+pub const MOST_CHANNELS: usize = 1 << 16;
+
+/// What a record is about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Kind {
+    /// A kept connection of HTTP/1 between two requests.
+    Idle,
+    /// A subscriber to channels.
+    Subscriber,
+}
+
+impl Kind {
+    const ALL: [Kind; 2] = [Kind::Idle, Kind::Subscriber];
+
+    fn number(self) -> u64 {
+        self as u64
+    }
+
+    fn of(number: u64) -> Option<Kind> {
+        Kind::ALL.get(usize::try_from(number).ok()?).copied()
+    }
+}

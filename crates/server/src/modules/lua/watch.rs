@@ -1,0 +1,180 @@
+//! Programs that run away: while one runs, nobody else of its thread is served. One that has run for a second without waiting is named in
+//! the log, by a thread that looks at what the workers say of themselves; `lua_max_run_time` ends it, at a place that its traceback shows.
+
+use super::current::Phase;
+use crate::log::error::Level;
+use mlua::{HookTriggers, Lua, VmState};
+use runtime::clock;
+use std::cell::{Cell, RefCell};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::time::{Duration, Instant};
+
+/// How long a program may run before it is named.
+const PATIENCE: Duration = Duration::from_secs(1);
+/// How often the threads are looked at.
+const EVERY: Duration = Duration::from_millis(250);
+/// Instructions between two looks at the clock, where programs are bounded.
+const INSTRUCTIONS: u32 = 10_000;
+
+/// What a thread says of the program that it runs.
+#[derive(Default)]
+struct Seen {
+    thread: String,
+    /// Which run it is; odd while one goes on.
+    run: AtomicU64,
+    /// The program's number, plus one; 0: it has none.
+    program: AtomicU32,
+    phase: AtomicU32,
+    /// The programs of the configuration that the thread has taken last, by their numbers.
+    names: Mutex<Arc<[Box<str>]>>,
+}
+
+static ALL: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
+
+thread_local! {
+    static MINE: RefCell<Option<Arc<Seen>>> = const { RefCell::new(None) };
+    static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+}
+
+/// This thread takes a configuration with these programs.
+pub fn begin(names: Arc<[Box<str>]>) {
+    static WATCHING: Once = Once::new();
+    MINE.with_borrow_mut(|mine| {
+        let seen = mine.get_or_insert_with(|| {
+            let thread = std::thread::current().name().unwrap_or("a thread").to_owned();
+            let seen = Arc::new(Seen { thread, ..Seen::default() });
+            ALL.lock().unwrap_or_else(PoisonError::into_inner).push(Arc::downgrade(&seen));
+            seen
+        });
+        *seen.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+    });
+    WATCHING.call_once(|| {
+        // Without it nothing is named, and all else goes on.
+        let _ = std::thread::Builder::new().name("lua watch".to_owned()).spawn(watch);
+    });
+}
+
+/// A piece of a program runs as long as this is held.
+pub struct Running {
+    /// Another one was under way: a filter, say, under a program that answers.
+    within: bool,
+}
+
+impl Running {
+    /// It begins. `program`: its number, if it has one. `bounded`: its time counts.
+    pub fn begin(program: Option<usize>, phase: Phase, bounded: bool) -> Running {
+        let within = MINE.with_borrow(|mine| {
+            let Some(seen) = mine else { return true };
+            // Nobody else writes it.
+            let run = seen.run.load(Ordering::Relaxed);
+            if run & 1 == 1 {
+                return true;
+            }
+            seen.program.store(program.map_or(0, |number| number as u32 + 1), Ordering::Relaxed);
+            seen.phase.store(phase as u32, Ordering::Relaxed);
+            seen.run.store(run + 1, Ordering::Relaxed);
+            false
+        });
+        if bounded && !within {
+            BEGAN.set(Some(Instant::now()));
+        }
+        Running { within }
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        if !self.within {
+            // The thread's storage may be gone already when a thread ends.
+            let _ = MINE.try_with(|mine| {
+                if let Some(seen) = &*mine.borrow() {
+                    seen.run.store(seen.run.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+                }
+            });
+            BEGAN.set(None);
+        }
+    }
+}
+
+/// Ends programs of a machine that run longer without waiting. They are interpreted then: what is compiled looks at no clock.
+///
+/// # Errors
+/// Out of memory.
+pub fn bound(lua: &Lua, most: Duration) -> mlua::Result<()> {
+    lua.load("jit.off() jit.flush()").set_name("=ngx").exec()?;
+    let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
+    lua.set_global_hook(triggers, move |_, _| {
+        let ran = BEGAN.get().map(|began| began.elapsed()).filter(|ran| *ran > most);
+        match ran {
+            None => Ok(VmState::Continue),
+            Some(ran) => {
+                let text = format!("lua_max_run_time: the program has run for {} ms without waiting", ran.as_millis());
+                Err(mlua::Error::RuntimeError(text))
+            }
+        }
+    })
+}
+
+/// Looks at the threads.
+fn watch() {
+    let mut known: Vec<(Arc<Seen>, u64, Instant, bool)> = Vec::new();
+    loop {
+        std::thread::sleep(EVERY);
+        clock::refresh();
+        {
+            let mut all = ALL.lock().unwrap_or_else(PoisonError::into_inner);
+            all.retain(|seen| seen.strong_count() > 0);
+            for seen in all.iter().filter_map(Weak::upgrade) {
+                if !known.iter().any(|(k, ..)| Arc::ptr_eq(k, &seen)) {
+                    known.push((seen, 0, Instant::now(), false));
+                }
+            }
+        }
+        // A thread that has ended holds its part no more.
+        known.retain(|(seen, ..)| Arc::strong_count(seen) > 1);
+        for (seen, run, since, told) in &mut known {
+            let now = seen.run.load(Ordering::Relaxed);
+            if now != *run {
+                (*run, *since, *told) = (now, Instant::now(), false);
+            } else if now & 1 == 1 && !*told && since.elapsed() >= PATIENCE {
+                *told = true;
+                tell(seen, since.elapsed());
+            }
+        }
+    }
+}
+
+fn tell(seen: &Seen, ran: Duration) {
+    let number = seen.program.load(Ordering::Relaxed) as usize;
+    let names = seen.names.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let phase =
+        Phase::ALL.get(seen.phase.load(Ordering::Relaxed) as usize).map_or("a program", |phase| phase.context());
+    let name = number.checked_sub(1).and_then(|at| names.get(at)).map_or(phase, |name| name);
+    let (thread, ms) = (&seen.thread, ran.as_millis());
+    crate::log::process_line(
+        Level::Error,
+        format_args!("{name} has kept {thread} for {ms} ms without waiting: nobody else is served there meanwhile"),
+    );
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_program_is_ended_where_it_is() {
+        let lua = ::lua::machine::new();
+        bound(&lua, Duration::from_millis(20)).expect("a hook");
+        begin(Arc::from(Vec::new()));
+        let run = |text: &str| {
+            let _running = Running::begin(None, Phase::Content, true);
+            lua.load(text).set_name("=test").exec().map_err(|e| e.to_string())
+        };
+        assert_eq!(run("local n = 0 for i = 1, 1000 do n = n + i end"), Ok(()));
+        let text = run("local function f()\n while true do end\n end\n f()").expect_err("it runs away");
+        assert!(text.contains("the program has run for"), "{text}");
+        // The next one has its own time.
+        assert_eq!(run("return 1"), Ok(()));
+    }
+}

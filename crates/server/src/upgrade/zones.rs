@@ -1,0 +1,29 @@
+//! What zones know, on its way to another process: rates of keys, learnt sessions, records, and what is known of peers. Places of
+//! `limit_conn` go with the connections that hold them.
+
+use crate::modules::nchan::succession;
+use crate::modules::{keyval_store, limit_req, sticky};
+use crate::upstream::peer;
+
+/// The kind of zones of `limit_req`.
+const LIMIT_REQ: &[u8] = b"limit_req";
+
+/// Says all of it.
+pub(super) fn leave(mut say: impl FnMut(Vec<u8>)) {
+    limit_req::leave(&mut say);
+    sticky::leave(&mut say);
+    keyval_store::leave(&mut say);
+    peer::leave(&mut say);
+}
+
+/// Takes what another process said of a zone. One of a kind that is not known is left out.
+pub(super) fn settle(kind: &[u8], name: &[u8], rows: &[u8]) {
+    match kind {
+        LIMIT_REQ => limit_req::settle_zone(name, rows),
+        sticky::ZONE => sticky::settle(name, rows),
+        keyval_store::ZONE => keyval_store::settle(name, rows),
+        peer::ZONE => peer::settle(rows),
+        succession::RETAINED => succession::settle_retained(name, rows),
+        _ => {}
+    }
+}

@@ -1,0 +1,221 @@
+//! How clients of a group are bound to its peers (`sticky`). Before the choice of a peer: whom the client is bound to. After it: the cookie, or what is learnt.
+//! What is learnt outlives reloads, as zones do; cookies and routes need no memory. The words of the configuration are `modules::sticky`'s.
+
+use crate::config::complex::Complex;
+use crate::request::headers::KnownHeader as K;
+use crate::request::{Request, Text};
+use crate::snapshot::VariableId;
+use crate::zone::store::{Policy, Store};
+use md5::{Digest, Md5};
+use runtime::clock;
+use std::sync::Arc;
+
+/// Sessions are known by a digest of their names, however long those are.
+pub(crate) const KEY: usize = 16;
+/// The longest name of a peer: a digest, or a `route`.
+const LONGEST_PEER: usize = 32;
+
+/// How clients of a group are bound to its peers.
+#[derive(Clone, Debug)]
+pub struct Sticky {
+    /// Where to look for what binds a client; the first that has something counts.
+    pub(crate) lookup: Vec<VariableId>,
+    pub(crate) kind: Kind,
+}
+
+#[derive(Clone, Debug)]
+pub(crate) enum Kind {
+    /// The client's request names the peer.
+    Route,
+    /// The same by a cookie that we set.
+    Cookie(Box<Cookie>),
+    /// The client's request names a session, and we know its peer.
+    Learn(Learn),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Cookie {
+    pub(crate) name: Box<[u8]>,
+    pub(crate) expires: Option<Expires>,
+    pub(crate) domain: Option<Complex>,
+    pub(crate) httponly: bool,
+    pub(crate) secure: bool,
+    pub(crate) samesite: Option<Complex>,
+    /// `; path=...`
+    pub(crate) path: Box<[u8]>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Expires {
+    Max,
+    After(u64),
+}
+
+#[derive(Clone, Debug)]
+pub(crate) struct Learn {
+    pub(crate) create: Vec<VariableId>,
+    /// Learnt when the head of an answer comes, not at its end.
+    pub(crate) at_header: bool,
+    pub(crate) timeout_ms: u64,
+    pub(crate) sessions: Arc<Store<Session>>,
+}
+
+/// One learnt session.
+#[derive(Debug, Default)]
+pub(crate) struct Session {
+    peer: [u8; LONGEST_PEER],
+    len: u8,
+    /// When it was used last, monotonic ms.
+    used_ms: u64,
+}
+
+impl Session {
+    pub(crate) fn peer(&self) -> &[u8] {
+        &self.peer[..usize::from(self.len)]
+    }
+
+    pub(crate) fn bind(&mut self, peer: &[u8], now_ms: u64) {
+        self.peer[..peer.len()].copy_from_slice(peer);
+        self.len = peer.len() as u8;
+        self.used_ms = now_ms;
+    }
+
+    /// For another process. Clocks are the machine's, which both processes read.
+    pub(crate) fn write(&self, w: &mut heir::Writer) {
+        w.bytes(self.peer());
+        w.number(self.used_ms);
+    }
+
+    /// What another process wrote.
+    pub(crate) fn read(r: &mut heir::Reader<'_>) -> Option<Session> {
+        let (peer, used_ms) = (r.bytes()?, r.number()?);
+        let mut session = Session::default();
+        (peer.len() <= LONGEST_PEER).then(|| session.bind(peer, used_ms))?;
+        Some(session)
+    }
+}
+
+/// Sessions that were not used for long may go.
+pub(crate) struct Unused {
+    pub(crate) since_ms: u64,
+}
+
+impl Policy<Session> for Unused {
+    fn is_pinned(&self, _: &Session) -> bool {
+        false
+    }
+
+    fn is_idle(&self, session: &Session) -> bool {
+        session.used_ms < self.since_ms
+    }
+}
+
+impl Learn {
+    fn unused(&self, now_ms: u64) -> Unused {
+        Unused { since_ms: now_ms.saturating_sub(self.timeout_ms) }
+    }
+}
+
+impl Sticky {
+    /// What the client's peer is called, if it is bound to one.
+    pub fn wanted(&self, r: &mut Request) -> Option<Box<[u8]>> {
+        let id = first_of(r, &self.lookup)?;
+        match &self.kind {
+            Kind::Route | Kind::Cookie(_) => Some(r.get(id).into()),
+            Kind::Learn(learn) => {
+                let unused = learn.unused(clock::monotonic_ms());
+                let known = |s: &mut Session| (!unused.is_idle(s)).then(|| s.peer().into());
+                learn.sessions.look(&key(r.get(id)), known).flatten()
+            }
+        }
+    }
+
+    /// A peer has taken the connection of a session of `stream`.
+    pub fn connected(&self, r: &mut Request, peer: &[u8]) {
+        if let Kind::Learn(learn) = &self.kind {
+            self.learn(r, learn, peer);
+        }
+    }
+
+    /// A peer's answer is going to the client.
+    pub fn answered(&self, r: &mut Request, peer: &[u8]) {
+        match &self.kind {
+            Kind::Cookie(cookie) => cookie.insert(r, peer),
+            Kind::Learn(learn) if learn.at_header => self.learn(r, learn, peer),
+            Kind::Route | Kind::Learn(_) => {}
+        }
+    }
+
+    /// A peer's answer is over.
+    pub fn ended(&self, r: &mut Request, peer: &[u8]) {
+        if let Kind::Learn(learn) = &self.kind
+            && !learn.at_header
+        {
+            self.learn(r, learn, peer);
+        }
+    }
+
+    /// A session that the peer begins is learnt; one that the client asked for is known for longer.
+    fn learn(&self, r: &mut Request, learn: &Learn, peer: &[u8]) {
+        let created = first_of(r, &learn.create);
+        let Some(id) = created.or_else(|| first_of(r, &self.lookup)) else { return };
+        let (key, now_ms) = (key(r.get(id)), clock::monotonic_ms());
+        let unused = learn.unused(now_ms);
+        if created.is_some() {
+            learn.sessions.enter(&key, &unused, |s, _| s.bind(peer, now_ms));
+            return;
+        }
+        learn.sessions.look(&key, |s| {
+            // What ended while the answer was under way has ended.
+            if !unused.is_idle(s) {
+                s.bind(peer, now_ms);
+            }
+        });
+    }
+}
+
+/// The first of some variables that has a value.
+fn first_of(r: &mut Request, variables: &[VariableId]) -> Option<Text> {
+    variables.iter().find_map(|id| r.variable(*id).filter(|text| !r.get(*text).is_empty()))
+}
+
+pub(crate) fn key(id: &[u8]) -> [u8; KEY] {
+    Md5::digest(id).into()
+}
+
+impl Cookie {
+    /// Sets the cookie, in the order of nginx's attributes.
+    fn insert(&self, r: &mut Request, peer: &[u8]) {
+        let domain = self.domain.as_ref().map(|d| d.eval(r)).filter(|d| !r.get(*d).is_empty());
+        let samesite = self.samesite.as_ref().map(|s| s.eval(r)).filter(|s| !r.get(*s).is_empty());
+        let mut out = [&self.name[..], b"=", peer].concat();
+        match self.expires {
+            None => {}
+            Some(Expires::Max) => out.extend_from_slice(b"; expires=Thu, 31-Dec-37 23:55:55 GMT; max-age=315360000"),
+            Some(Expires::After(seconds)) => {
+                let at = clock::wall_seconds().saturating_add(seconds as i64);
+                out.extend_from_slice(b"; expires=");
+                wire::date::write_cookie(at, &mut out);
+                out.extend_from_slice(format!("; max-age={seconds}").as_bytes());
+            }
+        }
+        if let Some(domain) = domain {
+            out.extend_from_slice(b"; domain=");
+            out.extend_from_slice(r.get(domain));
+        }
+        out.extend_from_slice(if self.httponly { b"; httponly" } else { b"" });
+        out.extend_from_slice(if self.secure { b"; secure" } else { b"" });
+        if let Some(samesite) = samesite {
+            let value = r.get(samesite);
+            out.extend_from_slice(b"; samesite=");
+            out.extend_from_slice(if is_samesite(value) { value } else { b"strict" });
+        }
+        out.extend_from_slice(&self.path);
+        let value = r.text(&out);
+        r.answer.headers.add(K::SetCookie, "Set-Cookie", value);
+    }
+}
+
+pub(crate) fn is_samesite(value: &[u8]) -> bool {
+    ["strict", "lax", "none"].iter().any(|known| value.eq_ignore_ascii_case(known.as_bytes()))
+}

@@ -1,0 +1,100 @@
+//! Connections of this thread that are to go to another process, in a queue until its line has room (`upgrade::leave`). From: whoever has a
+//! connection that waits, once [`is_open`] says so. Knows nothing of what they are.
+
+use heir::Kind;
+use runtime::TaskId;
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::os::fd::OwnedFd;
+use std::rc::Rc;
+
+/// Why a connection is here still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Stay {
+    /// The other process is gone, or has not answered for it: it goes on as before.
+    Unanswered,
+    /// The other process has no use for it, or no place that it belongs to.
+    Refused,
+}
+
+/// What numbers in a record mean: a configuration.
+pub trait Names {
+    /// Which one: the first number of each record under it.
+    fn generation(&self) -> u64;
+    /// The frame that names them.
+    fn table(&self) -> Vec<u8>;
+}
+
+/// What another process has to know of a connection to go on with it.
+pub struct Papers {
+    /// What it is.
+    pub kind: Kind,
+    /// What there is to say of it: first of all the generation of its configuration.
+    pub bytes: Vec<u8>,
+    /// That configuration.
+    pub names: Rc<dyn Names>,
+}
+
+/// A connection on its way.
+pub struct Traveller {
+    /// What is said of it.
+    pub papers: Papers,
+    /// Its descriptors, one by now. They stay open here until the other process has answered.
+    pub files: Vec<OwnedFd>,
+    /// What is done when it stays; dropped without a call when it has gone.
+    pub stay: Box<dyn FnOnce(Vec<OwnedFd>, Stay)>,
+}
+
+thread_local! {
+    static QUEUE: RefCell<VecDeque<Traveller>> = const { RefCell::new(VecDeque::new()) };
+    static TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+    /// Some have been said, and not answered for.
+    static ON_THE_WAY: Cell<bool> = const { Cell::new(false) };
+}
+
+/// From now on connections of this thread go by the running task; it is woken for each. Those that wait are woken to find out.
+pub fn open() {
+    TASK.set(Some(runtime::current()));
+    runtime::wake_all();
+}
+
+/// None goes any more. Those that are in the queue come back.
+pub fn close() -> Vec<Traveller> {
+    TASK.set(None);
+    QUEUE.take().into()
+}
+
+/// Whether connections that wait are to go.
+#[inline]
+pub fn is_open() -> bool {
+    TASK.get().is_some()
+}
+
+/// Has a connection go.
+pub fn send(traveller: Traveller) {
+    QUEUE.with_borrow_mut(|queue| queue.push_back(traveller));
+    TASK.get().into_iter().for_each(runtime::wake);
+}
+
+/// Whether somebody wants to go.
+pub fn has_some() -> bool {
+    QUEUE.with_borrow(|queue| !queue.is_empty())
+}
+
+/// Some are on their way, or no longer.
+pub fn set_on_the_way(on_the_way: bool) {
+    ON_THE_WAY.set(on_the_way);
+}
+
+/// Whether the thread has connections that are on their way: it is not to end before.
+pub fn is_busy() -> bool {
+    ON_THE_WAY.get() || is_open() && has_some()
+}
+
+/// The first in the queue, at most so many.
+pub fn take(most: usize) -> Vec<Traveller> {
+    QUEUE.with_borrow_mut(|queue| {
+        let count = queue.len().min(most);
+        queue.drain(..count).collect()
+    })
+}

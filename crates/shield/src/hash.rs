@@ -1,0 +1,123 @@
+//! A keyed hash for sketches: a multiplication for each eight bytes, since several keys of each request are hashed. Nobody outside knows the seed, so nobody
+//! finds keys that share cells. It is no cryptographic one: whoever sees hashes could, and nobody does.
+
+use std::hash::{BuildHasher, Hasher, RandomState};
+
+/// Odd, and half of its bits are set.
+const MULTIPLE: u64 = 0x9e37_79b9_7f4a_7c15;
+
+/// Seeds, of which hashes begin.
+#[derive(Clone, Copy, Debug)]
+pub struct Keyed {
+    state: u64,
+    multiple: u64,
+}
+
+/// A hash that is being made.
+#[derive(Clone, Copy, Debug)]
+pub struct Running {
+    state: u64,
+    multiple: u64,
+}
+
+impl Keyed {
+    /// Seeds at random.
+    pub fn random() -> Keyed {
+        let random = RandomState::new();
+        Keyed { state: random.hash_one(1), multiple: random.hash_one(2) | 1 }
+    }
+
+    /// The same hashes in each process.
+    pub const fn fixed(seed: u64) -> Keyed {
+        Keyed { state: seed ^ MULTIPLE, multiple: MULTIPLE }
+    }
+}
+
+impl BuildHasher for Keyed {
+    type Hasher = Running;
+
+    fn build_hasher(&self) -> Running {
+        Running { state: self.state, multiple: self.multiple }
+    }
+}
+
+/// Both halves of the product: each bit of it depends on all bits of both.
+#[inline]
+fn folded(a: u64, b: u64) -> u64 {
+    let product = u128::from(a) * u128::from(b);
+    product as u64 ^ (product >> 64) as u64
+}
+
+impl Running {
+    /// Adds the bytes with each turned by `turn`, eight at a time, and their length.
+    #[inline]
+    pub(crate) fn add(&mut self, bytes: &[u8], turn: impl Fn(u64) -> u64) {
+        let (words, rest) = bytes.as_chunks::<8>();
+        for word in words {
+            self.word(turn(u64::from_le_bytes(*word)));
+        }
+        let mut last = [0; 8];
+        last[..rest.len()].copy_from_slice(rest);
+        // The length tells a zero at the end from none.
+        self.word(turn(u64::from_le_bytes(last)) ^ (bytes.len() as u64) << 56);
+    }
+
+    #[inline]
+    fn word(&mut self, word: u64) {
+        self.state = folded(self.state ^ word, self.multiple).wrapping_add(MULTIPLE);
+    }
+}
+
+impl Hasher for Running {
+    #[inline]
+    fn write(&mut self, bytes: &[u8]) {
+        self.add(bytes, |word| word);
+    }
+
+    #[inline]
+    fn write_u8(&mut self, n: u8) {
+        self.word(u64::from(n));
+    }
+
+    #[inline]
+    fn write_u64(&mut self, n: u64) {
+        self.word(n);
+    }
+
+    #[inline]
+    fn write_u128(&mut self, n: u128) {
+        self.word(n as u64);
+        self.word((n >> 64) as u64);
+    }
+
+    #[inline]
+    fn write_usize(&mut self, n: usize) {
+        self.word(n as u64);
+    }
+
+    #[inline]
+    fn finish(&self) -> u64 {
+        folded(self.state, MULTIPLE)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hashes_differ_and_are_spread() {
+        let keyed = Keyed::random();
+        let texts = [&b""[..], b"\0", b"a", b"a\0", b"abcdefgh", b"abcdefgh\0", b"bbcdefgh", b"abcdefghi", b"hgfedcba"];
+        let hashes: std::collections::HashSet<u64> = texts.iter().map(|text| keyed.hash_one(text)).collect();
+        assert_eq!(hashes.len(), texts.len());
+        assert_eq!(keyed.hash_one(7), keyed.hash_one(7));
+        assert_ne!(Keyed::fixed(1).hash_one(7), Keyed::fixed(2).hash_one(7));
+        // Numbers in a row fill columns evenly, by either half of the hash.
+        for shift in [0, 32] {
+            let mut columns = [0_u32; 64];
+            (0..64_000_u128).for_each(|n| columns[(keyed.hash_one((1_u8, n << 32)) >> shift & 63) as usize] += 1);
+            assert!(columns.iter().all(|n| (800..1200).contains(n)), "{columns:?}");
+        }
+    }
+}

@@ -1,0 +1,102 @@
+#!/usr/bin/env python3
+"""What `ironweir doctor` costs on a machine with many sockets.
+
+Makes connections over loopback in a network namespace, in steps, by processes that each hold as many as they have descriptors for, and measures
+the CPU time of `ironweir doctor --json` (user and system, of the process). Said is the cost of each socket by the slope between the steps, and
+what a million would cost by that: an extrapolation, since descriptors do not allow as many here. Root, for the namespace.
+"""
+import argparse
+import os
+import pathlib
+import re
+import resource
+import subprocess
+import sys
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGET = pathlib.Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target"))
+SPACE = "doctor-sockets"
+# Both ends of a connection are one process's; descriptors that are none of them.
+OTHERS = 100
+HOLD = """
+import resource, socket, sys
+count, number = int(sys.argv[1]), int(sys.argv[2])
+resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+server = socket.socket(); server.bind(("127.0.0.%d" % (number + 1), 8000)); server.listen(4096)
+held = []
+for _ in range(count):
+    client = socket.socket(); client.connect(server.getsockname()); held += [client, server.accept()[0]]
+print("held", flush=True)
+sys.stdin.read()
+"""
+
+
+def inside(*words, **more):
+    return subprocess.Popen(["ip", "netns", "exec", SPACE, *map(str, words)], **more)
+
+
+def cost(options):
+    """CPU seconds of the cheapest of some runs, and the time that the count of sockets itself took."""
+    best = None
+    for _ in range(options.runs):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        # `ip netns exec` becomes the program: its CPU time is the program's.
+        out, _ = inside(options.ironweir, "doctor", "--json", "--interval", "100ms", "--record", options.record, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL).communicate()
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        spent = (after.ru_utime - before.ru_utime, after.ru_stime - before.ru_stime)
+        best = min(best or spent, spent, key=sum)
+    took = int(re.search(r'"took_us": ?(\d+)', pathlib.Path(options.record).read_text()).group(1))
+    return best, took
+
+
+def main():
+    options = parse()
+    if os.geteuid() != 0:
+        sys.exit("many_sockets.py: a network namespace needs root")
+    limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    each = (limit - OTHERS) // 2
+    subprocess.run(["ip", "netns", "del", SPACE], capture_output=True, check=False)
+    subprocess.run(["ip", "netns", "add", SPACE], check=True)
+    subprocess.run(["ip", "netns", "exec", SPACE, "ip", "link", "set", "lo", "up"], check=True)
+    holders, points = [], []
+    try:
+        while True:
+            sockets = sum(count for _, count in holders) * 2
+            (user, system), took = cost(options)
+            points.append((sockets, user + system))
+            print(f"{sockets:>8} sockets: {user + system:6.3f} s of CPU ({user:.3f} user, {system:.3f} kernel); the count of sockets took {took / 1000:.1f} ms", flush=True)
+            left = (options.sockets - sockets) // 2
+            if left <= 0:
+                break
+            count = min(each, left, options.step // 2)
+            child = inside(sys.executable, "-c", HOLD, count, len(holders), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+            if child.stdout.readline() != "held\n":
+                sys.exit("many_sockets.py: the connections cannot be made")
+            holders.append((child, count))
+        (first, least), (last, most) = points[0], points[-1]
+        slope = (most - least) / max(last - first, 1)
+        print(f"{slope * 1e9:.0f} ns for each socket beyond {least:.3f} s for none: 1,000,000 would take {least + slope * 1e6:.2f} s (extrapolated from {last})")
+    finally:
+        for child, _ in holders:
+            child.kill()
+        for child, _ in holders:
+            child.wait()
+        pathlib.Path(options.record).unlink(missing_ok=True)
+        time.sleep(0.2)
+        subprocess.run(["ip", "netns", "del", SPACE], capture_output=True, check=False)
+    return 0
+
+
+def parse():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
+    parser.add_argument("--sockets", type=int, default=200_000, help="at most")
+    parser.add_argument("--step", type=int, default=40_000)
+    parser.add_argument("--runs", type=int, default=3)
+    parser.add_argument("--record", default="/dev/shm/many-sockets.json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
