@@ -16,7 +16,8 @@ const FREE: [u16; 5] = [41_000, 41_003, 41_006, 41_007, 41_009];
 /// Requests that came: a line of each, and the client's port.
 type Noted = Arc<Mutex<Vec<(String, u16)>>>;
 
-/// A server that notes from which port each question comes, by the question's path; it closes first, so that clients keep no port.
+/// A server that notes from which port each question comes, by the question's path; it closes first, since only that
+/// ends its answer, so that clients keep no port.
 fn noting() -> (u16, Noted) {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -33,7 +34,7 @@ fn noting() -> (u16, Noted) {
                 let text = String::from_utf8_lossy(&head[..length]).into_owned();
                 let path = text.split(' ').nth(1).unwrap_or_default().to_owned();
                 notes.lock().unwrap().push((path, from));
-                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 2\r\n\r\nok");
+                let _ = client.write_all(b"HTTP/1.1 200 OK\r\nConnection: close\r\n\r\nok");
             });
         }
     });

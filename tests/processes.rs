@@ -1,6 +1,6 @@
 //! Master, worker process, signals, reload.
 
-use crate::harness::{Backend, Program, Reply, Server, Site, wait};
+use crate::harness::{Backend, Client, Port, Program, Reply, Server, Site, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::io::{Read, Write};
 use std::process::Command;
@@ -154,6 +154,31 @@ fn signals_by_command_line() {
     assert!(!tell("dance").status.success());
     assert!(tell("quit").status.success());
     assert!(wait(|| !server.dir().join("logs/nginx.pid").exists()));
+}
+
+#[test]
+fn a_reload_by_command_line_has_served_or_says_why_not() {
+    let server = Site::server("location / { return 200 ok; }").start();
+    server.wait_for("logs/nginx.pid", "\n");
+    let reload = || {
+        let mut command = Command::new(Program::under_test().path().unwrap());
+        command.arg("-p").arg(server.dir()).arg("-e").arg(server.dir().join("logs/error.log"));
+        command.arg("-c").arg(server.dir().join("nginx.conf")).args(["-s", "reload"]).output().unwrap()
+    };
+    for round in 0..5 {
+        let port = Port::reserve();
+        change(&server, "server {", &format!("server {{ listen 127.0.0.1:{}; ", port.number));
+        let told = reload();
+        assert!(told.status.success(), "{round}: {told:?}");
+        assert_eq!(Client::connect(port.number).get("/").text(), "ok");
+    }
+    let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
+    change(&server, "server {", &format!("server {{ listen {}; ", taken.local_addr().unwrap()));
+    let told = reload();
+    assert!(!told.status.success(), "{told:?}");
+    assert!(String::from_utf8_lossy(&told.stderr).contains("the configuration of before runs on"), "{told:?}");
+    assert!(server.error_log().contains("Address already in use"), "{}", server.error_log());
+    assert_eq!(server.get("/").text(), "ok");
 }
 
 #[test]

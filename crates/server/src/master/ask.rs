@@ -26,6 +26,8 @@ const MOST_ASKED: usize = 64 << 10;
 pub enum Request {
     /// The configuration that runs: [`Reply::Shown`], then its payload in a frame of its own.
     Show,
+    /// SIGHUP, with an answer once all threads of a worker accept with the new configuration: [`Reply::Kept`] or [`Reply::TakenBack`].
+    Reload,
     /// The binary that is on the disk now takes over, and this one ends: [`Reply::Kept`] or [`Reply::Refused`].
     Upgrade,
     /// A configuration is tried out with a share of new connections.
@@ -129,6 +131,27 @@ pub fn ask(pid_file: &Path, request: &Request) -> Result<Asked, String> {
     channel.queue(&bytes, Vec::new());
     channel.flush().map_err(failed)?;
     Ok(Asked { channel })
+}
+
+/// How long `-s reload` waits for the new configuration to serve.
+const RELOAD: Duration = Duration::from_secs(20);
+
+/// `-s reload`: returns when the new configuration serves (true), is not taken (false), or takes its time. Nothing: the master does not know
+/// how to say so, and is to be signalled.
+pub(super) fn reload(pid_file: &Path) -> Option<bool> {
+    let mut asked = ask(pid_file, &Request::Reload).ok()?;
+    match asked.next(Some(RELOAD)) {
+        Ok(Reply::Kept(_)) => Some(true),
+        Ok(Reply::TakenBack(why)) => {
+            crate::server_log!(Emerg, "the configuration of before runs on: {why}");
+            Some(false)
+        }
+        Ok(_) => None,
+        Err(why) => {
+            crate::server_log!(Warn, "the new configuration does not serve yet: {why}");
+            Some(true)
+        }
+    }
 }
 
 fn is_readable(fd: &impl AsFd, at_most: Option<Duration>) -> bool {

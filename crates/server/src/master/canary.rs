@@ -54,8 +54,8 @@ pub(super) struct Asking {
     pub(super) guests: Vec<Guest>,
     next_guest: u64,
     trial: Option<Trial>,
-    /// The guest who waits for this configuration to be taken.
-    kept: Option<(u64, u64)>,
+    /// The guests who wait for these configurations to be taken.
+    waiting: Vec<(u64, u64)>,
     /// The guest who waits for another binary to have taken over.
     upgrader: Option<u64>,
 }
@@ -85,8 +85,11 @@ impl Asking {
 impl Asking {
     /// The first guest that waits for nothing leaves, so that another may come; false: all of them do.
     fn let_one_go(&mut self) -> bool {
-        let busy = [self.trial.as_ref().map(|t| t.guest), self.kept.map(|k| k.0), self.upgrader];
-        let idle = self.guests.iter().position(|g| !busy.contains(&Some(g.number)) && !g.channel.is_waiting());
+        let busy = |number| {
+            [self.trial.as_ref().map(|t| t.guest), self.upgrader].contains(&Some(number))
+                || self.waiting.iter().any(|(guest, _)| *guest == number)
+        };
+        let idle = self.guests.iter().position(|g| !busy(g.number) && !g.channel.is_waiting());
         idle.map(|at| self.guests.remove(at)).is_some()
     }
 }
@@ -127,6 +130,7 @@ impl Master<'_> {
         for number in gone {
             self.asking.guests.retain(|g| g.number != number);
             self.asking.upgrader.take_if(|upgrader| *upgrader == number);
+            self.asking.waiting.retain(|(guest, _)| *guest != number);
             if self.asking.trial.as_ref().is_some_and(|t| t.guest == number) {
                 self.take_back("the command that asked for it is gone");
             }
@@ -134,6 +138,7 @@ impl Master<'_> {
         for (guest, request) in asked {
             match request {
                 Ok(Request::Show) => self.show(guest),
+                Ok(Request::Reload) => self.reload_for(guest),
                 Ok(Request::Upgrade) => self.upgrade_for(guest),
                 Ok(Request::Canary { file, .. }) if !file.is_absolute() => {
                     let why = format!(
@@ -179,11 +184,20 @@ impl Master<'_> {
         }
     }
 
+    fn reload_for(&mut self, guest: u64) {
+        if self.is_stopping() {
+            return self.tell_guest(guest, &Reply::Refused("the server is shutting down".to_owned()));
+        }
+        // While another reload is under way this one is the next.
+        self.asking.waiting.push((guest, self.generation + 1));
+        self.reconfigure();
+    }
+
     fn begin_trial(&mut self, guest: u64, file: &Path, terms: Terms) -> Result<(), String> {
         if self.is_stopping() || self.not_accepting {
             return Err("the server is shutting down".to_owned());
         }
-        if self.asking.trial.is_some() || self.asking.kept.is_some() {
+        if self.asking.trial.is_some() || !self.asking.waiting.is_empty() {
             return Err("there is a canary already".to_owned());
         }
         if self.pending.is_some() {
@@ -256,23 +270,20 @@ impl Master<'_> {
         self.generation += 1;
         let generation = self.generation;
         server_log!(Notice, "canary: configuration {tried} is kept, as configuration {generation}: {text}");
-        self.asking.kept = Some((guest, generation));
+        self.asking.waiting.push((guest, generation));
         let Prepared { plan, log, paths } = next;
         self.offer(Running { generation, plan, listeners, log, paths });
-        if self.pending.is_none() {
-            // A new worker was started with it.
-            self.kept(generation, Ok(()));
-        }
     }
 
-    /// The reload that keeps a canary is done, or failed.
+    /// A reload that somebody waits for is done, or failed.
     pub(super) fn kept(&mut self, generation: u64, outcome: Result<(), &str>) {
-        let Some((guest, _)) = self.asking.kept.take_if(|(_, kept)| *kept == generation) else { return };
-        let reply = match outcome {
-            Ok(()) => Reply::Kept(format!("configuration {generation} runs")),
-            Err(why) => Reply::TakenBack(why.to_owned()),
-        };
-        self.tell_guest(guest, &reply);
+        for (guest, _) in self.asking.waiting.extract_if(.., |(_, waited)| *waited == generation).collect::<Vec<_>>() {
+            let reply = match outcome {
+                Ok(()) => Reply::Kept(format!("configuration {generation} runs")),
+                Err(why) => Reply::TakenBack(why.to_owned()),
+            };
+            self.tell_guest(guest, &reply);
+        }
     }
 
     /// A worker process has ended: its canary is over.

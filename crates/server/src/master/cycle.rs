@@ -271,7 +271,7 @@ impl<'a> Master<'a> {
         }
     }
 
-    fn reconfigure(&mut self) {
+    pub(super) fn reconfigure(&mut self) {
         if self.is_stopping() {
             return;
         }
@@ -279,6 +279,7 @@ impl<'a> Master<'a> {
             // Back from an upgrade: this binary serves again, with the configuration it has.
             self.not_accepting = false;
             self.balance();
+            self.kept(self.generation + 1, Ok(()));
             return self.start_worker();
         }
         if self.pending.is_some() {
@@ -293,7 +294,10 @@ impl<'a> Master<'a> {
                 self.follow(moved);
                 self.offer(next);
             }
-            Err(Refused) => self.files.retain(&self.running.paths),
+            Err(Refused) => {
+                self.files.retain(&self.running.paths);
+                self.kept(self.generation, Err("the new one is refused, and the error log says why"));
+            }
         }
     }
 
@@ -336,8 +340,8 @@ impl<'a> Master<'a> {
     pub(super) fn applied(&mut self, pid: Pid, generation: u64) {
         if let Some(pending) = self.pending.take_if(|p| p.worker == pid && p.next.generation == generation) {
             self.commit(pending.next);
-            self.kept(generation, Ok(()));
         }
+        self.kept(generation, Ok(()));
         // A worker that replaces others serves now.
         let newest = self.children.iter().map(|child| child.generation).max();
         if Some(generation) == newest {

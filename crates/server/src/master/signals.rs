@@ -1,6 +1,7 @@
 //! The signals of nginx: their names, what is logged of them, and `-s`.
 //! Used by the master and by the worker's link.
 
+use super::ask;
 use super::sys::{self, Signal};
 use crate::log::error::Errno;
 use crate::server_log;
@@ -77,6 +78,11 @@ pub fn send(word: &str, pid_file: &Path) -> bool {
         return false;
     };
     let Some(number) = number_of(word) else { return false };
+    if number == libc::SIGHUP
+        && let Some(taken) = ask::reload(pid_file)
+    {
+        return taken;
+    }
     match sys::kill(pid, number) {
         Ok(()) => true,
         Err(e) => {

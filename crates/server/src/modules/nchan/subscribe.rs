@@ -164,6 +164,9 @@ fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
 }
 
 fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Verdict {
+    // The request's conditions are its place in the channel. A poll that has been parked or has come from another process
+    // has a request of its own here, so it is not enough to have said it at the beginning.
+    r.answer.disable_not_modified = true;
     let subscription = &feed.listening.subscription;
     let (mut tags, time) = (Vec::new(), subscription.time());
     match *conf.compound_etag {
