@@ -45,21 +45,25 @@ pub fn refresh() {
 }
 
 /// Milliseconds of the monotonic clock.
+#[inline]
 pub fn monotonic_ms() -> u64 {
     known().monotonic_us / 1000
 }
 
 /// Microseconds of the monotonic clock: how long peers take.
+#[inline]
 pub fn monotonic_us() -> u64 {
     known().monotonic_us
 }
 
 /// Wall clock in milliseconds since 1970: what `$msec` and `$request_time` are made of.
+#[inline]
 pub fn wall_ms() -> u64 {
     known().wall_ms
 }
 
 /// Wall clock in whole seconds since 1970.
+#[inline]
 pub fn wall_seconds() -> i64 {
     (known().wall_ms / 1000) as i64
 }

@@ -206,6 +206,7 @@ pub async fn next_tick() {
 }
 
 /// The task that is running.
+#[inline]
 pub fn current() -> TaskId {
     TaskId(ENGINE.with(|e| e.current.get()))
 }

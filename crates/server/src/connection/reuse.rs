@@ -8,7 +8,9 @@
 //!          owes()       and back: works()
 //! ```
 //! The idle stand in a list, those that were used last at its end; so do those whose client owes something. Both are threaded through
-//! one table of the thread: going in and out is a few stores, without an allocation or a call of the kernel.
+//! one table of the thread: going in and out is a few stores, without an allocation or a call of the kernel. Who has been idle stays in the
+//! list while it is busy: whoever looks for the one that has been idle for the longest time puts those behind that were busy meanwhile, so
+//! that a request costs the list nothing.
 
 use super::{Client, OPEN};
 use crate::log::error::Level;
@@ -69,8 +71,14 @@ enum Parking {
 /// Where a client stands; part of it, so that a look costs nothing.
 pub struct ReuseEntry {
     state: Cell<State>,
-    place: Cell<u32>,
+    /// In which list its place stands. It may be among the idle although it is busy.
+    listed: Cell<State>,
     parking: Cell<Parking>,
+    place: Cell<u32>,
+    /// Whom to wake when it is taken.
+    task: Cell<TaskId>,
+    /// Since when it is idle, or its progress is counted, ms.
+    since_ms: Cell<u64>,
     /// Of a QUIC connection: bytes both ways, which stand for its progress.
     bytes: Cell<u64>,
     /// A request sees its client with another address (`realip`): whose connection it is.
@@ -80,8 +88,16 @@ pub struct ReuseEntry {
 impl ReuseEntry {
     /// Without a seat.
     pub const fn new() -> ReuseEntry {
-        let (state, place, parking) = (Cell::new(State::Busy), Cell::new(NONE), Cell::new(Parking::Unasked));
-        ReuseEntry { state, place, parking, bytes: Cell::new(0), origin: None }
+        ReuseEntry {
+            state: Cell::new(State::Busy),
+            listed: Cell::new(State::Busy),
+            parking: Cell::new(Parking::Unasked),
+            place: Cell::new(NONE),
+            task: Cell::new(TaskId::NOBODY),
+            since_ms: Cell::new(0),
+            bytes: Cell::new(0),
+            origin: None,
+        }
     }
 
     /// Of a client that stands for another.
@@ -105,11 +121,11 @@ pub struct Seat {
 struct Place {
     /// None: nobody sits here.
     client: Option<Rc<Client>>,
-    task: TaskId,
     before: u32,
     behind: u32,
-    /// Since when its progress is counted, ms, and from how many bytes on.
-    since_ms: u64,
+    /// Since when its client was idle when it came to where it stands in the list, ms.
+    listed_ms: u64,
+    /// From how many bytes on its progress is counted.
     from: u64,
 }
 
@@ -153,14 +169,7 @@ impl Seat {
     fn sit(client: &Rc<Client>) -> Seat {
         OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) + 1, Relaxed)));
         let place = ROOM.with_borrow_mut(|room| {
-            let place = Place {
-                client: Some(client.clone()),
-                task: TaskId::NOBODY,
-                before: NONE,
-                behind: NONE,
-                since_ms: 0,
-                from: 0,
-            };
+            let place = Place { client: Some(client.clone()), before: NONE, behind: NONE, listed_ms: 0, from: 0 };
             match room.free.pop() {
                 Some(number) => {
                     room.places[number as usize] = place;
@@ -188,7 +197,7 @@ impl Drop for Seat {
         let client = ROOM.try_with(|room| {
             let mut room = room.borrow_mut();
             let client = room.places[self.place as usize].client.take()?;
-            room.leave(self.place, client.reuse_entry.state.get());
+            room.leave(self.place, client.reuse_entry.listed.replace(State::Busy));
             room.free.push(self.place);
             Some(client)
         });
@@ -257,13 +266,19 @@ impl Client {
         if place == NONE || before == State::Taken {
             return;
         }
+        let now_ms = clock::monotonic_ms();
         reuse_entry.state.set(state);
+        reuse_entry.task.set(runtime::current());
+        reuse_entry.since_ms.set(now_ms);
+        if reuse_entry.listed.get() == State::Idle && state == State::Idle {
+            return;
+        }
+        let listed = reuse_entry.listed.replace(state);
         ROOM.with_borrow_mut(|room| {
-            room.leave(place, before);
+            room.leave(place, listed);
             room.enter(place, state);
             let p = &mut room.places[place as usize];
-            p.task = runtime::current();
-            (p.since_ms, p.from) = (clock::monotonic_ms(), from);
+            (p.listed_ms, p.from) = (now_ms, from);
         });
     }
 
@@ -272,8 +287,12 @@ impl Client {
         self.works();
         let place = self.reuse_entry.place.replace(NONE);
         if place != NONE {
-            other.reuse_entry.place.set(place);
-            other.reuse_entry.state.set(self.reuse_entry.state.get());
+            let (ours, theirs) = (&self.reuse_entry, &other.reuse_entry);
+            theirs.place.set(place);
+            theirs.state.set(ours.state.get());
+            theirs.listed.set(ours.listed.replace(State::Busy));
+            theirs.task.set(ours.task.get());
+            theirs.since_ms.set(ours.since_ms.get());
             let before = ROOM.with_borrow_mut(|room| room.places[place as usize].client.replace(other.clone()));
             drop(before);
         }
@@ -300,8 +319,12 @@ impl Client {
     /// The client owes nothing.
     #[inline]
     pub fn works(&self) {
-        if self.reuse_entry().state.get() != State::Busy {
-            self.stand(State::Busy, 0);
+        let reuse_entry = self.reuse_entry();
+        match reuse_entry.state.get() {
+            State::Busy => {}
+            // It stays in the list: the next request's end would bring it back there.
+            State::Idle => reuse_entry.state.set(State::Busy),
+            State::Owing | State::Taken => self.stand(State::Busy, 0),
         }
     }
 
@@ -392,16 +415,17 @@ fn say(level: Level, text: std::fmt::Arguments<'_>) {
 /// Has the connection end that has been idle for the longest time, or else one whose client has read or sent less than
 /// [`LEAST_RATE`] for [`PATIENCE_MS`]. Which kind it was.
 pub fn take_one() -> Option<State> {
-    let (taken, task, state) = ROOM.with_borrow_mut(|room| {
-        let (place, state) = match room.idle.first {
-            NONE => (room.slowest()?, State::Owing),
-            place => (place, State::Idle),
+    let (task, state) = ROOM.with_borrow_mut(|room| {
+        let (place, state) = match room.longest_idle() {
+            None => (room.slowest()?, State::Owing),
+            Some(place) => (place, State::Idle),
         };
         room.leave(place, state);
-        let p = &room.places[place as usize];
-        Some((p.client.clone(), p.task, state))
+        let client = room.places[place as usize].client.clone()?;
+        client.reuse_entry.listed.set(State::Busy);
+        client.reuse_entry.state.set(State::Taken);
+        Some((client.reuse_entry.task.get(), state))
     })?;
-    taken?.reuse_entry.state.set(State::Taken);
     OPEN.with_borrow(|o| o.as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
     runtime::wake_first(task);
     Some(state)
@@ -417,22 +441,25 @@ fn park_idle(idle_ms: u64, most: usize) -> usize {
     for done in 0..most {
         let task = ROOM.with_borrow_mut(|room| {
             let now_ms = clock::monotonic_ms();
-            let place = room.idle.first;
-            let p = room.places.get_mut(place as usize)?;
-            if now_ms.saturating_sub(p.since_ms) < idle_ms {
+            let place = room.longest_idle()?;
+            let p = &mut room.places[place as usize];
+            let client = p.client.clone()?;
+            let entry = &client.reuse_entry;
+            if now_ms.saturating_sub(entry.since_ms.get()) < idle_ms {
                 return None;
             }
-            let (client, task) = (p.client.clone()?, p.task);
-            p.since_ms = now_ms;
+            p.listed_ms = now_ms;
+            entry.since_ms.set(now_ms);
             room.leave(place, State::Idle);
-            if client.reuse_entry.parking.get() == Parking::Never {
+            if entry.parking.get() == Parking::Never {
                 room.enter(place, State::Idle);
                 return Some(None);
             }
             // Who is something else than between two requests enters the list again at its next look.
-            client.reuse_entry.state.set(State::Busy);
-            client.reuse_entry.parking.set(Parking::Asked);
-            Some(Some(task))
+            entry.listed.set(State::Busy);
+            entry.state.set(State::Busy);
+            entry.parking.set(Parking::Asked);
+            Some(Some(entry.task.get()))
         });
         match task {
             Some(task) => task.into_iter().for_each(runtime::wake),
@@ -467,21 +494,45 @@ async fn sweep() {
 }
 
 impl Room {
+    /// Who has been idle for the longest time. Those that are busy leave the list, and those that were busy meanwhile go to its end: each of
+    /// them has had a request since it was last looked at.
+    fn longest_idle(&mut self) -> Option<u32> {
+        loop {
+            let place = self.idle.first;
+            let p = self.places.get(place as usize)?;
+            let (listed_ms, entry) = (p.listed_ms, p.client.as_ref().map(|client| &client.reuse_entry)?);
+            let (state, since_ms) = (entry.state.get(), entry.since_ms.get());
+            if state == State::Idle && since_ms <= listed_ms {
+                return Some(place);
+            }
+            if state != State::Idle {
+                entry.listed.set(State::Busy);
+            }
+            self.leave(place, State::Idle);
+            if state == State::Idle {
+                self.enter(place, State::Idle);
+                self.places[place as usize].listed_ms = since_ms;
+            }
+        }
+    }
+
     /// Of the clients that have owed something for the longest time, the first that makes next to no progress. Those that do begin anew.
     fn slowest(&mut self) -> Option<u32> {
         let now = clock::monotonic_ms();
         for _ in 0..JUDGED {
             let place = self.owing.first;
             let p = self.places.get_mut(place as usize)?;
-            let waited = now.saturating_sub(p.since_ms);
+            let client = p.client.clone()?;
+            let waited = now.saturating_sub(client.reuse_entry.since_ms.get());
             if waited < PATIENCE_MS {
                 return None;
             }
-            let progress = p.client.as_ref().and_then(|c| c.progress());
+            let progress = client.progress();
             if progress.is_some_and(|n| n.saturating_sub(p.from) < LEAST_RATE * waited / 1000) {
                 return Some(place);
             }
-            (p.since_ms, p.from) = (now, progress.unwrap_or(u64::MAX));
+            client.reuse_entry.since_ms.set(now);
+            p.from = progress.unwrap_or(u64::MAX);
             self.leave(place, State::Owing);
             self.enter(place, State::Owing);
         }

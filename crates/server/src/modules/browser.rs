@@ -28,7 +28,7 @@ pub const VARIABLES: &[Builtin] = &[
     Builtin { name: "ancient_browser", evaluate: |r| variable(r, false), volatile: false, assign: None },
     Builtin {
         name: "msie",
-        evaluate: |r| Some(Text::from(if r.head.headers.msie { "1" } else { "" })),
+        evaluate: |r| Some(Text::from(if r.head.headers.browser(&r.arena).msie { "1" } else { "" })),
         volatile: false,
         assign: None,
     },

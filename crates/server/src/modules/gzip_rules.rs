@@ -125,7 +125,7 @@ fn find_out(r: &mut Request) -> bool {
     let accepted = || r.head.headers.find(K::AcceptEncoding).is_some_and(|v| accepts_gzip(r.get(v)));
     r.is_main()
         && accepted()
-        && !(r.head.headers.msie6 && *conf.gzip_disable_msie6)
+        && !(*conf.gzip_disable_msie6 && r.head.headers.browser(&r.arena).msie6)
         && r.head.version >= *conf.gzip_http_version
         && (r.head.headers.find(K::Via).is_none() || may_be_proxied(r, *conf.gzip_proxied))
         && !is_disabled(r, &conf.gzip_disable)

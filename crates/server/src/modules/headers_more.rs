@@ -285,10 +285,6 @@ fn follow(r: &mut Request, header: &Header, value: Text, empty: bool) {
     if header.known == K::Host {
         r.head.headers.host = (!empty).then_some(value);
     }
-    if header.known == K::UserAgent {
-        let h = &mut r.head.headers;
-        (h.msie, h.msie6, h.safari) = (false, false, false);
-    }
 }
 
 #[cfg(test)]

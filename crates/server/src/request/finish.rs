@@ -55,7 +55,7 @@ pub fn special_response(r: &mut Request, status: u16) -> Verdict {
     if super::body::discard_arrived(r).is_err() {
         r.flow.keepalive = false;
     }
-    if *conf.msie_refresh && r.head.headers.msie && matches!(status, 301 | 302) {
+    if *conf.msie_refresh && r.head.headers.browser(&r.arena).msie && matches!(status, 301 | 302) {
         return refresh(r);
     }
     if matches!(status, 494..=497) {
@@ -103,7 +103,7 @@ fn error_page(r: &mut Request, page: &ErrorPage) -> Verdict {
                 r.flow.error_status = 302;
             }
             r.answer.headers.set(K::Location, "Location", target);
-            if *r.conf().core.msie_refresh && r.head.headers.msie {
+            if *r.conf().core.msie_refresh && r.head.headers.browser(&r.arena).msie {
                 return refresh(r);
             }
             let status = r.flow.error_status;
@@ -239,7 +239,7 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(name.as_bytes());
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
-    if *conf.msie_padding && r.head.headers.msie && r.head.version >= super::Version::HTTP10 && status >= 400 {
+    if *conf.msie_padding && status >= 400 && r.head.version >= super::Version::HTTP10 && r.head.headers.browser(&r.arena).msie {
         for _ in 0..6 {
             page.extend_from_slice(PADDING.as_bytes());
         }

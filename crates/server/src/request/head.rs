@@ -259,7 +259,6 @@ fn headers(r: &mut Request) -> Result<(), u16> {
                     r.head.headers.connection_keep_alive = kind == values::ConnectionType::KeepAlive;
                 }
             }
-            K::UserAgent => browser(r, line.value),
             // nginx allows these once and calls a second one an error of the client.
             K::IfModifiedSince
             | K::IfUnmodifiedSince
@@ -288,34 +287,6 @@ fn duplicate(r: &Request, line: super::headers::HeaderLine, what: &str) -> u16 {
     let first = r.head.headers.lines().iter().find(|l| l.known == line.known).copied().unwrap_or(line);
     log_error!(r, Info, "client sent {what}: {}, previous value: {}", shown(line), shown(first));
     400
-}
-
-/// The browsers that `keepalive_disable`, `msie_padding` and `msie_refresh` are about.
-fn browser(r: &mut Request, agent: wire::span::Span) {
-    let agent = r.arena.span(agent);
-    let h = &mut r.head.headers;
-    (h.msie, h.msie6, h.safari) = (false, false, false);
-    if let Some(at) = memchr::memmem::find(agent, b"MSIE ") {
-        let rest = &agent[at + 5..];
-        if rest.len() > 2 {
-            h.msie = true;
-            h.msie6 = rest[1] == b'.'
-                && match rest[0] {
-                    b'4' | b'5' => true,
-                    b'6' => memchr::memmem::find(rest, b"SV1").is_none(),
-                    _ => false,
-                };
-        }
-    }
-    if memchr::memmem::find(agent, b"Opera").is_some() {
-        (h.msie, h.msie6) = (false, false);
-    }
-    if !h.msie
-        && memchr::memmem::find(agent, b"Safari/").is_some()
-        && memchr::memmem::find(agent, b"Mac OS X").is_some()
-    {
-        h.safari = memchr::memmem::find(agent, b"Chrome").is_none();
-    }
 }
 
 /// Reads the headers and finds the server that the host names; whether connections to it are secure. What is wrong with a header

@@ -19,7 +19,12 @@ pub struct HeadersIn {
     pub connection_close: bool,
     /// `Connection: keep-alive`
     pub connection_keep_alive: bool,
-    /// The seconds of the `Keep-Alive` header are of no use; browsers with special needs are.
+}
+
+/// What a client calls itself, as far as `keepalive_disable`, `gzip_disable`, `msie_padding` and `msie_refresh` ask.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Browser {
+    /// Internet Explorer.
     pub msie: bool,
     /// Internet Explorer 6 or older, before its service pack 2.
     pub msie6: bool,
@@ -27,17 +32,40 @@ pub struct HeadersIn {
     pub safari: bool,
 }
 
+impl Browser {
+    fn of(agent: &[u8]) -> Browser {
+        let has = |text: &[u8]| memchr::memmem::find(agent, text).is_some();
+        let version = memchr::memmem::find(agent, b"MSIE ").map(|at| &agent[at + 5..]);
+        if let Some(version) = version.filter(|rest| rest.len() > 2 && !has(b"Opera")) {
+            let is_old = match version[0] {
+                b'4' | b'5' => true,
+                b'6' => memchr::memmem::find(version, b"SV1").is_none(),
+                _ => false,
+            };
+            return Browser { msie: true, msie6: version[1] == b'.' && is_old, safari: false };
+        }
+        Browser { safari: has(b"Safari/") && has(b"Mac OS X") && !has(b"Chrome"), ..Browser::default() }
+    }
+}
+
 impl HeadersIn {
     /// Empties it, keeping the buffer.
     pub fn clear(&mut self) {
-        let mut head = std::mem::take(&mut self.head);
+        let HeadersIn { head, host, content_length, chunked, connection_close, connection_keep_alive } = self;
         head.headers.clear();
-        *self = HeadersIn { head, ..HeadersIn::default() };
+        (*host, *content_length) = (None, None);
+        (*chunked, *connection_close, *connection_keep_alive) = (false, false, false);
     }
 
     /// The first header of a kind.
     pub fn find(&self, known: KnownHeader) -> Option<Text> {
         self.lines().iter().find(|h| h.known == known).map(|h| Text::Own(h.value))
+    }
+
+    /// Which browser it comes from. Looked for in each answer to this: few ask.
+    pub fn browser(&self, arena: &Arena) -> Browser {
+        let agent = self.lines().iter().find(|h| h.known == KnownHeader::UserAgent);
+        agent.map(|line| Browser::of(arena.span(line.value))).unwrap_or_default()
     }
 
     /// The lines as they came.

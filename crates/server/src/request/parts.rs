@@ -149,8 +149,9 @@ impl Answer {
         tail.clear();
         (*refused, *pending, *deferred, *stub) = (None, None, None, None);
         (*limit_rate, *limit_rate_after) = (None, None);
-        let flags = [header_sent, head_held, header_only, done, in_memory, output_begun, unbuffered, allow_ranges];
-        flags.into_iter().chain([single_range, disable_not_modified]).for_each(|flag| *flag = false);
+        (*header_sent, *head_held, *header_only, *done, *in_memory) = (false, false, false, false, false);
+        (*output_begun, *unbuffered, *allow_ranges, *single_range) = (false, false, false, false);
+        *disable_not_modified = false;
     }
 }
 

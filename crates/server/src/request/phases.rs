@@ -259,6 +259,10 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     None
 }
 
+fn browser(r: &Request) -> super::headers::Browser {
+    r.head.headers.browser(&r.arena)
+}
+
 /// What changes with the location (`ngx_http_update_location_config`).
 pub fn enter_location(r: &mut Request) {
     let snapshot = r.snapshot.clone();
@@ -273,8 +277,8 @@ pub fn enter_location(r: &mut Request) {
         if conf.keepalive_timeout.is_zero()
             || r.client.requests.get() >= *conf.keepalive_requests
             || now.saturating_sub(r.client.started_ms) > conf.keepalive_time.as_millis() as u64
-            || (r.head.headers.msie6 && r.head.method == super::Method::Post && conf.keepalive_disable.msie6)
-            || (r.head.headers.safari && conf.keepalive_disable.safari)
+            || r.head.method == super::Method::Post && conf.keepalive_disable.msie6 && browser(r).msie6
+            || conf.keepalive_disable.safari && browser(r).safari
         {
             r.flow.keepalive = false;
         }

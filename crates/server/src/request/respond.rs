@@ -252,9 +252,9 @@ impl Request {
 
     /// `absolute_redirect`, `server_name_in_redirect`, `port_in_redirect`.
     fn absolute_location(&mut self) {
+        let Some(location) = self.answer.headers.find(K::Location) else { return };
         let snapshot = self.snapshot.clone();
         let conf = &snapshot.location(self.location).conf.core;
-        let Some(location) = self.answer.headers.find(K::Location) else { return };
         if !*conf.absolute_redirect || self.get(location).first() != Some(&b'/') {
             return;
         }

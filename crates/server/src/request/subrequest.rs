@@ -156,7 +156,6 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.head.headers.host = r.head.headers.host;
     child.head.headers.content_length = r.head.headers.content_length;
     child.head.headers.chunked = r.head.headers.chunked;
-    (child.head.headers.msie, child.head.headers.msie6) = (r.head.headers.msie, r.head.headers.msie6);
     child.head.port = r.head.port;
     child.started_ms = runtime::clock::wall_ms();
     child.flow.parent_uri = Some(r.head.uri);
