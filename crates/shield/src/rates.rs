@@ -1,8 +1,9 @@
 //! How fast each of many keys comes, in a table of fixed size that all threads share: a count-min sketch whose cells are leaky buckets.
 //!
 //! A cell is the time at which its bucket will be empty. A key has a cell in each row; the emptiest of them is what is known of the key, so that another key
-//! makes it look busier only by sharing all of its cells. Only cells that say less than that are raised (conservative update): one atomic maximum for each
-//! row, no lock, and no loop.
+//! makes it look busier only by sharing all of its cells. Only cells that say less than that are raised (conservative update): a load and a store for each
+//! row, without a locked instruction. Two threads that count the same key at the same moment may count it once, which an atomic maximum would not
+//! change: both have begun from the same level.
 
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
@@ -58,23 +59,46 @@ impl Rates {
         Rates { cells, mask: columns as u64 - 1 }
     }
 
+    /// Where the key's cells are, row by row.
+    #[inline]
     fn cells(&self, key: u64) -> [&AtomicU64; ROWS] {
-        let (first, step) = (key & 0xffff_ffff, key >> 32 | 1);
-        std::array::from_fn(|row| {
-            let column = first.wrapping_add(step.wrapping_mul(row as u64 + 1)) & self.mask;
-            &self.cells[row * (self.mask as usize + 1) + column as usize]
-        })
+        let (mut column, step) = (key & 0xffff_ffff, key >> 32 | 1);
+        let (mut found, mut row) = ([&self.cells[0]; ROWS], 0);
+        for cell in &mut found {
+            column = column.wrapping_add(step);
+            *cell = &self.cells[row + (column & self.mask) as usize];
+            row += self.mask as usize + 1;
+        }
+        found
+    }
+
+    #[inline]
+    fn level(cells: [&AtomicU64; ROWS], now_us: u64) -> u64 {
+        let mut until = u64::MAX;
+        for cell in cells {
+            until = until.min(cell.load(Relaxed));
+        }
+        until.saturating_sub(now_us)
+    }
+
+    #[inline]
+    fn raise(cells: [&AtomicU64; ROWS], until_us: u64) {
+        for cell in cells {
+            if cell.load(Relaxed) < until_us {
+                cell.store(until_us, Relaxed);
+            }
+        }
     }
 
     /// How full a key's bucket is, µs of its rate.
     pub fn level_us(&self, key: u64, now_us: u64) -> u64 {
-        let levels = self.cells(key).map(|cell| cell.load(Relaxed).saturating_sub(now_us));
-        levels.into_iter().min().unwrap_or_default()
+        Rates::level(self.cells(key), now_us)
     }
 
     /// Counts an event of a key, a good hash. Gives the events by which it is above the rate; none: it is within.
     pub fn count(&self, key: u64, rate: Rate, above: Above, now_us: u64) -> Option<u64> {
-        let level = self.level_us(key, now_us);
+        let cells = self.cells(key);
+        let level = Rates::level(cells, now_us);
         let burst = rate.burst_us();
         let exceeds = level > burst;
         if exceeds && above == Above::Dropped {
@@ -82,22 +106,13 @@ impl Rates {
         }
         let most = burst.saturating_add(HOT_US.max(rate.interval_us));
         let until = now_us.saturating_add(level.saturating_add(rate.interval_us).min(most.max(level)));
-        for cell in self.cells(key) {
-            // Most cells say so already where a key is hot: a load costs less than a maximum.
-            if cell.load(Relaxed) < until {
-                cell.fetch_max(until, Relaxed);
-            }
-        }
+        Rates::raise(cells, until);
         exceeds.then(|| (level - burst).div_ceil(rate.interval_us))
     }
 
     /// Marks a key until a time, for [`Rates::level_us`].
     pub fn mark(&self, key: u64, until_us: u64) {
-        for cell in self.cells(key) {
-            if cell.load(Relaxed) < until_us {
-                cell.fetch_max(until_us, Relaxed);
-            }
-        }
+        Rates::raise(self.cells(key), until_us);
     }
 }
 
