@@ -187,23 +187,18 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
 }
 
 fn set_host(r: &mut Request, host: Text, complaint: &'static str) -> Result<(), u16> {
-    let mut out = std::mem::take(&mut r.scratch);
-    out.clear();
-    let found = values::validate_host(r.get(host), &mut out);
-    let result = match found {
-        Ok(parts) => {
-            let name = r.text(&out);
-            r.head.headers.host = Some(name);
-            r.head.port = Some(parts.port).filter(|p| *p > 0);
-            Ok(())
-        }
-        Err(_) => {
-            log_error!(r, Info, "{complaint}");
-            Err(400)
-        }
+    let mark = r.arena.mark();
+    r.arena.append(host);
+    let all = r.arena.buffer();
+    let Ok(parts) = values::lower_host(&mut all[mark..]) else {
+        all.truncate(mark);
+        log_error!(r, Info, "{complaint}");
+        return Err(400);
     };
-    r.scratch = out;
-    result
+    all.truncate(mark + parts.name_len);
+    r.head.headers.host = Some(Text::Own(r.arena.since(mark)));
+    r.head.port = Some(parts.port).filter(|p| *p > 0);
+    Ok(())
 }
 
 fn log_ignored(r: &mut Request) {

@@ -155,6 +155,8 @@ pub struct LocationTree {
     redirects: HashMap<Box<[u8]>, LocationId>,
     patterns: Vec<(Pattern, LocationId)>,
     names: Vec<(Box<[u8]>, LocationId)>,
+    /// There is nothing to look for.
+    is_leaf: bool,
 }
 
 #[derive(Debug)]
@@ -195,6 +197,10 @@ impl LocationTree {
 
     /// Call once after the last `add`.
     pub fn finish(&mut self) {
+        self.is_leaf = self.prefixes.is_empty()
+            && self.exact.is_empty()
+            && self.redirects.is_empty()
+            && self.patterns.is_empty();
         self.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
         for i in 0..self.prefixes.len() {
             let mut candidate = i.checked_sub(1);
@@ -224,6 +230,9 @@ impl LocationTree {
     /// The same, and whether it is settled. It is not where a prefix matched and no pattern inside it did: then the patterns of the
     /// levels around are asked too.
     fn look(&self, r: &mut Request, snapshot: &ThreadSnapshot) -> Result<(Located, bool), GaveUp> {
+        if self.is_leaf {
+            return Ok((Located::None, false));
+        }
         let uri = r.get(r.head.uri);
         if let Some(id) = self.exact.get(uri) {
             return Ok((Located::Location(*id), true));

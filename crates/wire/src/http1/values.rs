@@ -24,12 +24,16 @@ pub struct BadHost;
 pub fn validate_host(host: &[u8], out: &mut Vec<u8>) -> Result<HostParts, BadHost> {
     let start = out.len();
     out.extend_from_slice(host);
-    let parts = check_host(&mut out[start..]);
+    let parts = lower_host(&mut out[start..]);
     out.truncate(start + parts.map_or(0, |p| p.name_len));
     parts
 }
 
-fn check_host(host: &mut [u8]) -> Result<HostParts, BadHost> {
+/// The same in place: letters become small, and `name_len` says how much of it is the name.
+///
+/// # Errors
+/// As [`validate_host`]; some letters may have become small.
+pub fn lower_host(host: &mut [u8]) -> Result<HostParts, BadHost> {
     let name_end = match host.first() {
         Some(b'[') => literal_end(host)?,
         _ => lower(host, &NAME)?,
