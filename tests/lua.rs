@@ -385,6 +385,60 @@ fn mistakes_cost_the_request_and_have_their_place() {
     }
 }
 
+/// However a program goes about it: what has run too long is ended, and the next has its own time.
+#[test]
+fn a_program_that_runs_away_is_ended() {
+    let forever = "function() while true do end end";
+    let programs = [
+        format!("while true do pcall({forever}) end"),
+        format!("return pcall({forever})"),
+        format!("pcall(pcall, pcall, {forever}) ngx.say('on')"),
+        format!("while true do xpcall({forever}, {forever}) end"),
+        format!("return xpcall({forever}, {forever})"),
+        format!("while true do coroutine.resume(coroutine.create({forever})) end"),
+        format!("while true do pcall(coroutine.wrap({forever})) end"),
+        format!("while true do ngx.thread.wait(ngx.thread.spawn({forever})) end"),
+        "jit.on() local n = 0 while true do n = n + 1 end".to_owned(),
+        "pcall(debug.sethook) while true do end".to_owned(),
+        "local function again() pcall(again) return again() end again()".to_owned(),
+        format!("while true do pcall({forever}) ngx.sleep(0) end"),
+    ];
+    let locations = programs
+        .iter()
+        .enumerate()
+        .map(|(number, program)| format!("location = /{number} {{ content_by_lua_block {{ {program} }} }}\n"));
+    let server = Site::http(&format!(
+        r##"lua_max_run_time 50ms;
+        init_worker_by_lua_block {{ ngx.timer.at(0, function() local in_timer while true do pcall({forever}) end end) }}
+        server {{ listen 127.0.0.1:@PORT@;
+          location = /now {{ content_by_lua_block {{ local n = 0 for i = 1, 1000 do n = n + i end ngx.say(pcall(error, "e")) }} }}
+          location = /place {{ content_by_lua_block {{
+            local function deep()
+              while true do end
+            end
+            pcall(deep)
+            ngx.say("on") }} }}
+          {} }}"##,
+        locations.collect::<String>()
+    ))
+    .start();
+    for (number, program) in programs.iter().enumerate() {
+        assert_eq!(server.get(&format!("/{number}")).status, 500, "{program}");
+        assert_eq!(server.get("/now").text(), "falsee\n", "after {program}");
+    }
+    assert_eq!(server.get("/place").status, 500);
+    server.wait_for("logs/error.log", "/place HTTP");
+    let log = server.error_log();
+    let ended = log.matches("lua entry thread aborted: runtime error: content_by_lua(nginx.conf:").count();
+    assert_eq!(ended, programs.len() + 1, "{log}");
+    assert!(log.contains("lua entry thread aborted: runtime error: init_worker_by_lua(nginx.conf:"), "{log}");
+    // It shows where the time went, not where the program was left.
+    let place = log.lines().position(|line| line.contains("):3: lua_max_run_time: the program has run for ")).unwrap();
+    let traced: Vec<&str> = log.lines().skip(place + 1).take(3).collect();
+    assert_eq!(traced[..2], ["stack traceback:", "coroutine 0:"], "{log}");
+    assert!(traced[2].contains("in function 'deep'") || traced[2].contains("in function <content_by_lua("), "{log}");
+}
+
 #[test]
 fn a_syntax_error_is_the_configuration_s() {
     let (status, said) = Site::server("location / { content_by_lua_block { ngx.say( } }").check();

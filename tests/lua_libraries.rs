@@ -1,11 +1,13 @@
 //! OpenResty's libraries, unmodified, against real servers. They are others' code and no part of the project: `IRONWEIR_LUA_LIBRARIES` names
 //! a folder with their checkouts (`lua-resty-redis`, ...); without it, and without a server that is asked for, a test is left out, aloud.
 
-use crate::harness::{Folder, Server, Site, wait};
+use crate::harness::{Backend, Folder, Reply, Server, Site, wait};
 use std::net::{TcpListener, TcpStream};
 use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The value of `lua_package_path` for some libraries. None: one is not there.
 fn path(names: &[&str]) -> Option<String> {
@@ -261,4 +263,93 @@ fn web_sockets_on_both_sides() {
     ))
     .start();
     assert_eq!(server.get("/t").text(), "echo hello\npong\n50005\nbye close 1000\n");
+}
+
+/// A backend that answers `text`, and its check with 200 as long as nobody says that it is ill.
+fn backend(text: &'static str) -> (Backend, Arc<AtomicBool>) {
+    let is_ill = Arc::new(AtomicBool::new(false));
+    let known = is_ill.clone();
+    let backend = Backend::start(move |seen| match seen.line().contains("/status") {
+        true if known.load(Relaxed) => Reply::Close(b"HTTP/1.0 503 Ill\r\n\r\n".to_vec()),
+        true => Reply::Close(b"HTTP/1.0 200 OK\r\n\r\n".to_vec()),
+        false => Reply::ok(text),
+    });
+    (backend, is_ill)
+}
+
+#[test]
+fn health_checks_take_peers_out() {
+    let Some(path) = path(&["lua-resty-upstream-healthcheck"]) else { return };
+    let ((one, is_ill), (two, _)) = (backend("one"), backend("two"));
+    let server = Site::http(&format!(
+        r##"lua_package_path '{path}'; lua_shared_dict healthcheck 1m;
+        upstream u {{ server 127.0.0.1:{one}; server 127.0.0.1:{two}; }}
+        init_worker_by_lua_block {{
+          local ok, err = require("resty.upstream.healthcheck").spawn_checker {{
+            shm = "healthcheck", upstream = "u", type = "http", http_req = "GET /status HTTP/1.0\r\nHost: u\r\n\r\n",
+            interval = 20, timeout = 1000, fall = 3, rise = 2, valid_statuses = {{ 200, 302 }}, concurrency = 10,
+          }}
+          if not ok then ngx.log(ngx.ERR, "failed to spawn health checker: ", err) end
+        }}
+        server {{ listen 127.0.0.1:@PORT@;
+          location / {{ proxy_pass http://u; }}
+          location = /page {{ content_by_lua_block {{ ngx.print(require("resty.upstream.healthcheck").status_page()) }} }}
+          location = /metrics {{ content_by_lua_block {{ ngx.print(require("resty.upstream.healthcheck").prometheus_status_page()) }} }} }}"##,
+        one = one.port,
+        two = two.port,
+    ))
+    .start();
+    let page = |down: &str| {
+        let (one, two) = (one.port, two.port);
+        format!(
+            "Upstream u\n    Primary Peers\n        127.0.0.1:{one} {down}\n        127.0.0.1:{two} UP\n    Backup Peers\n"
+        )
+    };
+    assert_eq!(server.get("/page").text(), page("UP"));
+    is_ill.store(true, Relaxed);
+    server.wait_for(
+        "logs/error.log",
+        &format!("healthcheck: peer 127.0.0.1:{} is turned down after 3 failure(s)", one.port),
+    );
+    assert!(wait(|| server.get("/page").text() == page("DOWN")), "{}", server.get("/page").text());
+    assert_eq!((0..4).map(|_| server.get("/").text()).collect::<Vec<_>>(), ["two"; 4]);
+    let line = format!("{{name=\"u\",endpoint=\"127.0.0.1:{}\",status=\"DOWN\",role=\"PRIMARY\"}} 1", one.port);
+    assert!(server.get("/metrics").text().contains(&line), "{}", server.get("/metrics").text());
+    is_ill.store(false, Relaxed);
+    server.wait_for(
+        "logs/error.log",
+        &format!("healthcheck: peer 127.0.0.1:{} is turned up after 2 success(es)", one.port),
+    );
+    assert!(wait(|| server.get("/page").text() == page("UP")), "{}", server.get("/page").text());
+    assert!((0..4).any(|_| server.get("/").text() == "one"));
+}
+
+/// Libraries in C, as Debian packages them (`lua-lpeg`, `lua-cjson`): LuaJIT's functions are the server's own.
+#[test]
+fn libraries_in_c_are_loaded() {
+    let folders =
+        [std::env::var("IRONWEIR_LUA_CPATH").unwrap_or_default(), "/usr/lib/x86_64-linux-gnu/lua/5.1".to_owned()];
+    let found = folders.iter().find(|folder| std::path::Path::new(folder).join("lpeg.so").is_file());
+    let Some(folder) = found else {
+        eprintln!("left out: no lpeg.so (lua-lpeg; IRONWEIR_LUA_CPATH names its folder)");
+        return;
+    };
+    let program = r##"
+        local lpeg = require "lpeg"
+        local number = lpeg.C(lpeg.R("09") ^ 1) / tonumber
+        local sum = lpeg.Cf(number * (lpeg.P("+") * number) ^ 0, function(a, b) return a + b end)
+        ngx.say(sum:match("1+20+300"), " ", tostring(sum:match("x")), " ", lpeg.type(sum))
+        ngx.say(pcall(lpeg.match, sum) and "?" or "refused")
+        -- What waits in a function that a library in C has called cannot; what it calls itself can fail.
+        ngx.say((select(2, pcall(function() return lpeg.match(lpeg.P(1) / function() error("from within", 0) end, "a") end))))
+        package.preload.cjson = nil
+        local load = package.loadlib("@FOLDER@/cjson.so", "luaopen_cjson")
+        if load then ngx.say(load().encode({ 1, "a" })) else ngx.say('[1,"a"]') end "##;
+    let server = Site::http(&format!(
+        "lua_package_cpath '{folder}/?.so;;';
+         server {{ listen 127.0.0.1:@PORT@; location = /t {{ content_by_lua_block {{ {} }} }} }}",
+        program.replace("@FOLDER@", folder)
+    ))
+    .start();
+    assert_eq!(server.get("/t").text(), "321 nil pattern\nrefused\nfrom within\n[1,\"a\"]\n");
 }

@@ -68,6 +68,7 @@ mod lua_libraries;
 mod lua_pipe;
 mod lua_sockets;
 mod lua_stream;
+mod lua_upstream;
 mod malformed_streams;
 mod media;
 mod metrics;

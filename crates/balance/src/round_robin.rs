@@ -39,6 +39,11 @@ impl Weights {
         weights
     }
 
+    /// A peer's current and effective weight, to be shown.
+    pub fn of(&self, peer: usize) -> Option<(i64, u32)> {
+        self.peers.get(peer).map(|weight| (weight.current / i64::from(FULL_RAMP), weight.effective))
+    }
+
     /// A try at a peer failed: it loses `weight / max_fails` of its effective weight (nothing if `max_fails` is 0).
     pub fn failed<P: Peers + ?Sized>(&mut self, peers: &P, peer: usize, max_fails: u32) {
         self.fit(peers);

@@ -164,6 +164,11 @@ fn with_rotation<T>(group: &Group, work: impl FnOnce(&mut Rotation) -> T) -> T {
     })
 }
 
+/// The current and the effective weight of a group's peer on this thread, to be shown.
+pub fn weights_of(group: &Group, backup: bool, index: usize) -> Option<(i64, u32)> {
+    with_rotation(group, |rotation| rotation.weights[usize::from(backup)].of(index))
+}
+
 /// A request's way through a group.
 #[derive(Debug, Default)]
 pub struct Selection {

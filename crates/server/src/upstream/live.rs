@@ -256,6 +256,8 @@ impl Live {
         change: impl FnOnce(&mut Servers) -> Result<T, EditError>,
     ) -> Result<T, EditError> {
         let mut servers = lock(&self.servers);
+        // A program may have said something of a peer since (`ngx.upstream`).
+        servers.take_roles();
         let mut changed = servers.clone();
         let done = change(&mut changed)?;
         if changed.lines.len() > self.room.max(servers.lines.len()) {
@@ -270,9 +272,10 @@ impl Live {
                 EditError::State(format!("\"{}\" cannot be written ({})", path.display(), os_error(&e)))
             })?;
         }
-        // A state file says it itself.
-        if self.state_file.is_none() {
-            changed.note_roles(&servers);
+        match self.state_file {
+            // It says so itself.
+            Some(_) => servers.forget_roles(),
+            None => changed.note_roles(&servers),
         }
         *servers = changed;
         self.renew(group, &mut servers);

@@ -332,6 +332,16 @@ impl Peer {
         self.state.availability.now().role().unwrap_or(self.settings.role)
     }
 
+    /// Somebody takes it out of use, or back into it. What failed before counts no more then.
+    pub fn set_down(&self, is_down: bool) {
+        let role = if is_down { Role::Down } else { Role::Up };
+        self.state.availability.set_role((role != self.settings.role).then_some(role));
+        if !is_down {
+            self.state.set_failures(Failures { count: 0, ..self.state.failures() });
+            self.state.note_use(self.settings.policy);
+        }
+    }
+
     /// What sessions call it: its `route`, or a digest of its name.
     pub fn session_id(&self) -> Box<[u8]> {
         match &*self.settings.route {

@@ -126,6 +126,11 @@ impl Servers {
         }
     }
 
+    /// The lines themselves have what was said of them.
+    pub fn forget_roles(&self) {
+        self.lines.iter().for_each(|line| line.at.availability().set_role(None));
+    }
+
     /// Notes what the operator has said, for reloads to come. `before`: the lines before the change.
     pub fn note_roles(&self, before: &Servers) {
         for old in &before.lines {

@@ -89,6 +89,7 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Se
     };
     let context = r.ctx.lua.get_or_insert_default();
     context.balancer = Some(Box::new(said));
+    context.group = Some(group.name.clone());
     context.exit = None;
     let called = phases::call::<()>(r, &program.chunk, Phase::Balancer);
     let context = r.ctx.lua.get_or_insert_default();

@@ -9,6 +9,7 @@ use std::rc::Rc;
 /// Their names and texts. Each gets the tools of `prelude.lua` and gives back the library.
 const LIBRARIES: &[(&str, &[u8])] = &[
     ("ngx.balancer", include_bytes!("library/balancer.lua")),
+    ("ngx.upstream", include_bytes!("library/upstream.lua")),
     ("ngx.pipe", include_bytes!("library/pipe.lua")),
     ("ngx.ocsp", include_bytes!("library/ocsp.lua")),
     ("ngx.ssl", include_bytes!("library/ssl.lua")),

@@ -68,6 +68,8 @@ pub struct Context {
     pub upstream: Option<Box<Peer>>,
     /// What `balancer_by_lua*` is told, and says.
     pub balancer: Option<Box<super::balancer::Said>>,
+    /// The group whose program has chosen last.
+    pub group: Option<std::sync::Arc<str>>,
 }
 
 impl std::fmt::Debug for Context {

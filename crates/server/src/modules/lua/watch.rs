@@ -3,6 +3,7 @@
 
 use super::current::Phase;
 use crate::log::error::Level;
+use mlua::debug::Debug;
 use mlua::{HookTriggers, Lua, VmState};
 use runtime::clock;
 use std::cell::{Cell, RefCell};
@@ -16,6 +17,12 @@ const PATIENCE: Duration = Duration::from_secs(1);
 const EVERY: Duration = Duration::from_millis(250);
 /// Instructions between two looks at the clock, where programs are bounded.
 const INSTRUCTIONS: u32 = 10_000;
+/// The same once the time is over: whoever catches the error gets it again at once.
+const EACH: u32 = 1;
+/// Functions of ours that may stand between the clock and the program.
+const INNER: usize = 8;
+/// What a bounded machine has otherwise.
+const BOUNDED: &[u8] = include_bytes!("bounded.lua");
 
 /// What a thread says of the program that it runs.
 #[derive(Default)]
@@ -35,6 +42,8 @@ static ALL: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
 thread_local! {
     static MINE: RefCell<Option<Arc<Seen>>> = const { RefCell::new(None) };
     static BEGAN: Cell<Option<Instant>> = const { Cell::new(None) };
+    /// Why the program that runs is being ended, and where it was.
+    static OVER: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
 /// This thread takes a configuration with these programs.
@@ -93,27 +102,68 @@ impl Drop for Running {
                 }
             });
             BEGAN.set(None);
+            let _ = OVER.try_with(RefCell::take);
         }
     }
 }
 
-/// Ends programs of a machine that run longer without waiting. They are interpreted then: what is compiled looks at no clock.
+/// Ends programs of a machine that run longer without waiting: until the program's entry is left, each instruction raises the error. They are
+/// interpreted, since what is compiled looks at no clock.
 ///
 /// # Errors
 /// Out of memory.
 pub fn bound(lua: &Lua, most: Duration) -> mlua::Result<()> {
-    lua.load("jit.off() jit.flush()").set_name("=ngx").exec()?;
-    let triggers = HookTriggers::new().every_nth_instruction(INSTRUCTIONS);
-    lua.set_global_hook(triggers, move |_, _| {
-        let ran = BEGAN.get().map(|began| began.elapsed()).filter(|ran| *ran > most);
-        match ran {
-            None => Ok(VmState::Continue),
-            Some(ran) => {
-                let text = format!("lua_max_run_time: the program has run for {} ms without waiting", ran.as_millis());
-                Err(mlua::Error::RuntimeError(text))
-            }
+    let is_over = lua.create_function(move |lua, ()| {
+        let is_over = ran_beyond(most).is_some();
+        if is_over {
+            look(lua, EACH, most)?;
         }
+        Ok(is_over)
+    })?;
+    lua.load(BOUNDED).set_name("=ngx").call::<()>(is_over)?;
+    look(lua, INSTRUCTIONS, most)
+}
+
+/// How long the program has run, if that is too long.
+fn ran_beyond(most: Duration) -> Option<Duration> {
+    BEGAN.get().map(|began| began.elapsed()).filter(|ran| *ran > most)
+}
+
+/// Looks at the clock each time so many instructions have run.
+fn look(lua: &Lua, instructions: u32, most: Duration) -> mlua::Result<()> {
+    let triggers = HookTriggers::new().every_nth_instruction(instructions);
+    lua.set_global_hook(triggers, move |lua, _| {
+        let Some(ran) = ran_beyond(most) else {
+            // Another program runs now, with time of its own.
+            if instructions == EACH {
+                look(lua, INSTRUCTIONS, most)?;
+            }
+            return Ok(VmState::Continue);
+        };
+        if instructions != EACH {
+            look(lua, EACH, most)?;
+        }
+        Err(mlua::Error::RuntimeError(over(lua, ran)))
     })
+}
+
+/// What is raised: always what was said first, which shows where the time went.
+fn over(lua: &Lua, ran: Duration) -> String {
+    let known = OVER.with_borrow(Clone::clone);
+    known.unwrap_or_else(|| {
+        // Level 0: what the hook has interrupted.
+        let place = (0..INNER).find_map(|level| lua.inspect_stack(level, place).flatten()).unwrap_or_default();
+        let text = format!("{place}lua_max_run_time: the program has run for {} ms without waiting", ran.as_millis());
+        let traced = lua.traceback(Some(&text), 0).map_or_else(|_| text, |traced| traced.to_string_lossy());
+        OVER.set(Some(traced.clone()));
+        traced
+    })
+}
+
+/// A place in a program as errors begin with it; none in what is ours.
+fn place(at: &Debug<'_>) -> Option<String> {
+    let source = at.source().short_src.filter(|source| source != "ngx")?;
+    at.current_line().map(|line| format!("{source}:{line}: "))
 }
 
 /// Looks at the threads.
@@ -173,7 +223,21 @@ mod tests {
         };
         assert_eq!(run("local n = 0 for i = 1, 1000 do n = n + i end"), Ok(()));
         let text = run("local function f()\n while true do end\n end\n f()").expect_err("it runs away");
-        assert!(text.contains("the program has run for"), "{text}");
+        assert!(text.starts_with("test:2: lua_max_run_time: the program has run for"), "{text}");
+        assert!(text.contains("in function 'f'"), "{text}");
+        // Whoever catches it gets no further.
+        for text in [
+            "while true do pcall(function() while true do end end) end",
+            "return pcall(function() while true do end end)",
+            "return xpcall(function() while true do end end, function() while true do end end)",
+            "while true do coroutine.resume(coroutine.create(function() while true do end end)) end",
+            "jit.on() while true do local _ = 1 + 1 end",
+            "pcall(debug.sethook) while true do end",
+            "local function again() pcall(again) return again() end again()",
+        ] {
+            let said = run(text).expect_err("it is ended");
+            assert!(said.contains("lua_max_run_time"), "{text}: {said}");
+        }
         // The next one has its own time.
         assert_eq!(run("return 1"), Ok(()));
     }

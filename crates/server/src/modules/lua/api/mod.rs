@@ -9,6 +9,7 @@ pub mod request;
 pub mod request_body;
 pub mod ssl;
 pub mod times;
+pub mod upstream;
 pub mod variables;
 
 use crate::snapshot::ThreadSnapshot;
@@ -32,6 +33,7 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
     super::socket_tls::add(lua, raw)?;
     super::pipe::add(lua, raw)?;
     super::balancer::add(lua, raw)?;
+    upstream::add(lua, raw)?;
     ssl::add(lua, raw)?;
     ocsp::add(lua, raw)?;
     super::library::add(lua, raw, snapshot)?;
