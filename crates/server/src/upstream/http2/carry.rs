@@ -108,7 +108,13 @@ impl Carrier for Session {
 impl Session {
     /// Takes over a connection that stands; a task drives it from now on.
     fn start(socket: Socket, life: Life) -> Rc<Session> {
-        let config = Config { role: Role::Client, max_streams: 0, stream_window: STREAM_WINDOW, headers: HEADERS };
+        let config = Config {
+            role: Role::Client,
+            max_streams: 0,
+            stream_window: STREAM_WINDOW,
+            headers: HEADERS,
+            extended_connect: false,
+        };
         let mut wire = Wire::new(config);
         // The peer's word on a new connection comes later than the first requests, and it would refuse those beyond.
         if let Some(allowed) = life.key().and_then(|key| sharing::least(key, Session::allowed_streams)) {
