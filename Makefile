@@ -55,12 +55,12 @@ endif
 
 static: setup-build ## a binary that needs no C library (musl)
 	@.ci/setup static
-	@rustup target add $(RUST_static) >/dev/null 2>&1
+	@packaging/target $(RUST_static)
 	@CC_x86_64_unknown_linux_musl=musl-gcc $(CARGO) build --release --locked -p ironweir --target $(RUST_static)
 
 arm64: setup-build ## a binary for 64-bit ARM; started once under qemu
 	@.ci/setup arm64
-	@rustup target add $(RUST_arm64) >/dev/null 2>&1
+	@packaging/target $(RUST_arm64)
 	@CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc $(CARGO) build --release --locked -p ironweir --target $(RUST_arm64)
 	@if command -v qemu-aarch64-static >/dev/null; then packaging/try-arm64 $(TARGETS)/$(RUST_arm64)/release/ironweir; \
 	else echo "arm64: qemu-user-static is not installed: not tried" >&2; fi

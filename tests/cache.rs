@@ -634,6 +634,45 @@ fn rfc_9111_where_it_is_asked_for() {
     }
 }
 
+/// `proxy_cache_rfc9111 on`: a request that changes something reaches what other clients would get (`Vary`), and nothing else.
+#[test]
+fn changes_reach_all_variants() {
+    let backend = Backend::start(|seen| {
+        let coding = seen.header("Accept-Encoding").unwrap_or("none");
+        ok("Cache-Control: max-age=600\r\nVary: Accept-Encoding\r\n", coding)
+    });
+    let server = site(&backend, "proxy_cache_rfc9111 on;").start();
+    let with =
+        |target: &str, coding: &str| ask(&mut server.connect(), target, &format!("Accept-Encoding: {coding}\r\n")).0;
+    for coding in ["gzip", "br", "zstd"] {
+        assert_eq!((with("/a", coding).as_str(), with("/a", coding).as_str()), ("MISS", "HIT"));
+        assert_eq!((with("/b", coding).as_str(), with("/b", coding).as_str()), ("MISS", "HIT"));
+    }
+    let post = "POST /a HTTP/1.1\r\nHost: localhost\r\nAccept-Encoding: br\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(server.connect().send(post).response().status, 200);
+    // The first that was stored, and the client's own, at once.
+    assert_ne!(with("/a", "br"), "HIT");
+    // The key of the third says whose it is, so its file has to be found.
+    let cache = server.dir().join("cache");
+    let holds = |key: &str, coding: &str| {
+        fn files(folder: &std::path::Path, found: &mut Vec<Vec<u8>>) {
+            for entry in std::fs::read_dir(folder).into_iter().flatten().flatten() {
+                match entry.path() {
+                    path if path.is_dir() => files(&path, found),
+                    path => found.extend(std::fs::read(path)),
+                }
+            }
+        }
+        let mut found = Vec::new();
+        files(&cache, &mut found);
+        let has = |file: &Vec<u8>, part: &str| file.windows(part.len()).any(|w| w == part.as_bytes());
+        found.iter().any(|file| has(file, &format!("{key}\n")) && file.ends_with(format!("\n{coding}").as_bytes()))
+    };
+    assert!(holds("/b", "zstd"));
+    assert!(wait(|| !holds("/a", "zstd")));
+    assert_eq!((with("/a", "zstd").as_str(), with("/b", "zstd").as_str()), ("MISS", "HIT"));
+}
+
 /// `proxy_cache_rfc9111 on`: a 304's header lines take the place of those that are kept.
 #[test]
 fn rfc_9111_confirmations_bring_new_headers() {

@@ -1,6 +1,14 @@
 //! `tunnel_pass`: CONNECT through the server, where it is let in.
 
-use crate::harness::{Backend, Site};
+use crate::harness::quic::{connect as quic_connection, endpoint, quic_site, run};
+use crate::harness::{Backend, Site, with_http2};
+use bytes::Bytes;
+use h2::client::SendRequest;
+use http::{Method, Request};
+use std::io::{Read, Write};
+use std::net::{Shutdown, TcpListener};
+use wire::http3::frame::{self, kind};
+use wire::http3::qpack::encoder;
 
 fn connect(server: &crate::harness::Server, line: &str, more: &str) -> (u16, crate::harness::Client) {
     let mut client = server.connect();
@@ -73,4 +81,221 @@ fn an_open_proxy_is_warned_of() {
     ] {
         assert!(!said(guarded).contains(warning), "{guarded}");
     }
+}
+
+/// A peer of raw TCP: `answer` is told what came until the client's end, and gives what is said then. For a WebSocket the handshake
+/// comes first; what follows is said back at once.
+fn peer(websocket: bool) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                let mut head = Vec::new();
+                while websocket && !head.ends_with(b"\r\n\r\n") {
+                    let mut byte = [0];
+                    if stream.read(&mut byte).unwrap_or(0) == 0 {
+                        return;
+                    }
+                    head.push(byte[0]);
+                }
+                let head = String::from_utf8(head).unwrap().to_lowercase();
+                let line = head.lines().next().unwrap_or("").to_owned();
+                let asked = head.contains("\r\nupgrade: websocket\r\n") && head.contains("\r\nsec-websocket-key: ");
+                if websocket && !asked {
+                    let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nno");
+                    return;
+                }
+                if websocket {
+                    let said = format!(
+                        "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
+                         Sec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: chat\r\n\r\n[{line}]"
+                    );
+                    stream.write_all(said.as_bytes()).unwrap();
+                }
+                let (mut buffer, mut all) = ([0; 4096], 0);
+                loop {
+                    match stream.read(&mut buffer) {
+                        Ok(0) | Err(_) => break,
+                        Ok(n) if buffer[..n].contains(&b'!') => {
+                            // The connection ends with a reset.
+                            let linger = socket2::SockRef::from(&stream).set_linger(Some(std::time::Duration::ZERO));
+                            linger.unwrap();
+                            return;
+                        }
+                        Ok(n) => {
+                            all += n;
+                            if stream.write_all(&buffer[..n]).is_err() {
+                                return;
+                            }
+                        }
+                    }
+                }
+                let _ = stream.write_all(format!("<{all}>").as_bytes());
+                let _ = stream.shutdown(Shutdown::Write);
+            });
+        }
+    });
+    port
+}
+
+/// Opens a tunnel. Gives the status, and both directions.
+async fn open(
+    requests: &SendRequest<Bytes>,
+    request: Request<()>,
+) -> (http::Response<()>, h2::SendStream<Bytes>, h2::RecvStream) {
+    let mut requests = requests.clone().ready().await.unwrap();
+    let (answer, up) = requests.send_request(request, false).unwrap();
+    let (head, down) = answer.await.unwrap().into_parts();
+    (http::Response::from_parts(head, ()), up, down)
+}
+
+/// Reads until so many bytes are there, or the end.
+async fn take(down: &mut h2::RecvStream, n: usize) -> Result<Vec<u8>, h2::Error> {
+    let mut all = Vec::new();
+    while all.len() < n
+        && let Some(piece) = down.data().await
+    {
+        let piece = piece?;
+        down.flow_control().release_capacity(piece.len()).unwrap();
+        all.extend_from_slice(&piece);
+    }
+    Ok(all)
+}
+
+fn to(authority: &str) -> Request<()> {
+    let uri = http::Uri::builder().authority(authority).build().unwrap();
+    Request::builder().method(Method::CONNECT).uri(uri).version(http::Version::HTTP_2).body(()).unwrap()
+}
+
+fn websocket(url: &str) -> Request<()> {
+    let request = Request::builder().method(Method::CONNECT).uri(url).header("sec-websocket-version", "13");
+    request.extension(h2::ext::Protocol::from_static("websocket")).body(()).unwrap()
+}
+
+/// RFC 9113 section 8.5: both directions, each with its own end; a peer that fails is CONNECT_ERROR.
+#[test]
+fn connect_in_a_stream_of_http2() {
+    let server = Site::http(
+        "log_format f '$status $request_method \"$request\" $upstream_addr';
+         server { listen 127.0.0.1:@PORT@; http2 on; access_log @DIR@/logs/tunnel.log f; allow 127.0.0.1; deny all; tunnel_pass; }
+         server { listen 127.0.0.1:@PORT@; server_name none; http2 on; location / { return 200 plain; } }",
+    )
+    .start();
+    let port = peer(false);
+    with_http2(&server, async |requests| {
+        let place = format!("127.0.0.1:{port}");
+        let (head, mut up, mut down) = open(&requests, to(&place)).await;
+        assert_eq!((head.status().as_u16(), head.headers().get("content-length")), (200, None));
+        up.send_data(Bytes::from_static(b"hello"), false).unwrap();
+        assert_eq!(take(&mut down, 5).await.unwrap(), b"hello");
+        up.send_data(Bytes::from_static(b" there"), true).unwrap();
+        assert_eq!(take(&mut down, 100).await.unwrap(), b" there<11>");
+        // Much in both directions: no side is read faster than the other takes it.
+        let (_, mut up, mut down) = open(&requests, to(&place)).await;
+        let much: usize = 3_000_000;
+        let write = async {
+            let mut left = Bytes::from(vec![b'x'; much]);
+            while !left.is_empty() {
+                up.reserve_capacity(left.len());
+                let n = std::future::poll_fn(|cx| up.poll_capacity(cx)).await.unwrap().unwrap();
+                up.send_data(left.split_to(n.min(left.len())), left.is_empty()).unwrap();
+            }
+        };
+        let (_, all) = tokio::join!(write, take(&mut down, much * 2));
+        assert_eq!(all.unwrap().len(), much + format!("<{much}>").len());
+        // A peer that breaks off.
+        let (_, mut up, mut down) = open(&requests, to(&place)).await;
+        up.send_data(Bytes::from_static(b"!"), false).unwrap();
+        assert_eq!(take(&mut down, 100).await.unwrap_err().reason(), Some(h2::Reason::CONNECT_ERROR));
+        // Who is not there, and who may not be asked.
+        for (place, status) in [("127.0.0.1:1", 502), ("none:80", 405), ("127.0.0.1", 400)] {
+            assert_eq!(open(&requests, to(place)).await.0.status().as_u16(), status, "{place}");
+        }
+        // The connection serves others meanwhile.
+        let (_, _up, _down) = open(&requests, to(&place)).await;
+        let get = Request::get("http://none/").body(()).unwrap();
+        let mut requests = requests.clone().ready().await.unwrap();
+        assert_eq!(requests.send_request(get, true).unwrap().0.await.unwrap().status().as_u16(), 200);
+    });
+    server.wait_for("logs/tunnel.log", &format!("200 CONNECT \"CONNECT 127.0.0.1:{port} HTTP/2.0\" 127.0.0.1:{port}"));
+}
+
+const WEBSOCKETS: &str = "extended_connect on; location /ws { proxy_pass http://127.0.0.1:@PEER@; proxy_http_version 1.1;
+     proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection $http_connection; }
+     location /deaf { proxy_pass http://127.0.0.1:@PEER@; } location /file { return 200 plain; } location /no { return 403; }";
+
+/// RFC 8441: a WebSocket in a stream, its peer speaks HTTP/1.1.
+#[test]
+fn a_websocket_in_a_stream_of_http2() {
+    let server = Site::server(&format!("http2 on; {WEBSOCKETS}")).set("PEER", peer(true)).start();
+    with_http2(&server, async |requests| {
+        let get = Request::get("http://localhost/file").body(()).unwrap();
+        assert_eq!(requests.clone().send_request(get, true).unwrap().0.await.unwrap().status().as_u16(), 200);
+        assert!(requests.is_extended_connect_protocol_enabled());
+        let (head, mut up, mut down) = open(&requests, websocket("http://localhost/ws?x")).await;
+        assert_eq!(head.status().as_u16(), 200);
+        let has = |name: &str| head.headers().contains_key(name);
+        assert!(has("sec-websocket-protocol") && !has("sec-websocket-accept") && !has("upgrade"), "{head:?}");
+        assert_eq!(take(&mut down, 20).await.unwrap(), b"[get /ws?x http/1.1]"[..].to_vec());
+        up.send_data(Bytes::from_static(b"frame"), true).unwrap();
+        assert_eq!(take(&mut down, 100).await.unwrap(), b"frame<5>");
+        // Whatever is no WebSocket is no success.
+        for (path, status) in [("/deaf", 501), ("/file", 501), ("/no", 403), ("/missing", 404)] {
+            let answer = open(&requests, websocket(&format!("http://localhost{path}"))).await.0;
+            assert_eq!(answer.status().as_u16(), status, "{path}");
+        }
+        let mut other = websocket("http://localhost/ws");
+        other.extensions_mut().insert(h2::ext::Protocol::from_static("connect-udp"));
+        assert_eq!(open(&requests, other).await.0.status().as_u16(), 501);
+    });
+}
+
+/// A head of HTTP/3 by hand, and what comes back until the stream's end.
+async fn by_hand(connection: &quinn::Connection, fields: &[(&str, &str)], body: &[u8]) -> Vec<u8> {
+    let (mut up, mut down) = connection.open_bi().await.unwrap();
+    let mut section = Vec::new();
+    encoder::begin(&mut section);
+    fields.iter().for_each(|(name, value)| encoder::field(name.as_bytes(), value.as_bytes(), &mut section));
+    let mut frames = Vec::new();
+    frame::write_head(kind::HEADERS, section.len(), &mut frames);
+    frames.extend_from_slice(&section);
+    frame::write_head(kind::DATA, body.len(), &mut frames);
+    frames.extend_from_slice(body);
+    up.write_all(&frames).await.unwrap();
+    up.finish().unwrap();
+    down.read_to_end(1 << 20).await.unwrap()
+}
+
+fn contains(all: &[u8], part: &str) -> bool {
+    String::from_utf8_lossy(all).contains(part)
+}
+
+/// RFC 9114 section 4.4 and RFC 9220.
+#[test]
+fn tunnels_in_streams_of_http3() {
+    let http = "log_format f '$status $request_method $request';";
+    let log = "access_log @DIR@/logs/tunnel.log f;";
+    let server = quic_site(http, &format!("{log} {WEBSOCKETS} location = / {{ allow all; tunnel_pass; }}"));
+    let (raw, websocket) = (peer(false), peer(true));
+    let server = server.set("THREADS", 1).set("PEER", websocket).start();
+    run(async {
+        let endpoint = endpoint(b"h3");
+        let connection = quic_connection(&endpoint, server.port).await;
+        let place = format!("127.0.0.1:{raw}");
+        let back = by_hand(&connection, &[(":method", "CONNECT"), (":authority", &place)], b"hello").await;
+        assert!(contains(&back, "hello") && contains(&back, "<5>"), "{back:?}");
+        let head = [
+            (":method", "CONNECT"),
+            (":protocol", "websocket"),
+            (":scheme", "https"),
+            (":path", "/ws"),
+            (":authority", "localhost"),
+        ];
+        let back = by_hand(&connection, &head, b"frame").await;
+        assert!(contains(&back, "[get /ws http/1.1]") && contains(&back, "<5>"), "{back:?}");
+    });
+    server.wait_for("logs/tunnel.log", &format!("200 CONNECT CONNECT 127.0.0.1:{raw} HTTP/3.0"));
+    server.wait_for("logs/tunnel.log", "200 GET GET /ws HTTP/3.0");
 }

@@ -73,3 +73,59 @@ fn keys_are_bounded() {
     assert_eq!(all["serverZones"]["one.test"]["requestCounter"], 100);
     assert_eq!(server.error_log().matches("the zone has room for 20 names").count(), 1);
 }
+
+/// Names that nginx-vts-exporter unpacks of an answer's `responses` and `overCounts`.
+const CODES: &str = "1xx 2xx 3xx 4xx 5xx";
+const CACHED: &str = "miss bypass expired stale updating revalidated hit scarce";
+
+/// The names, each with what it stands in.
+fn names(within: &str, list: &[&str]) -> Vec<String> {
+    list.iter().flat_map(|names| names.split(' ')).map(|name| format!("{within}/{name}")).collect()
+}
+
+/// Its decoder refuses the whole answer where a number has a sign or a fraction, and takes what is missing for 0.
+#[test]
+fn nginx_vts_exporter_finds_every_field() {
+    let backend = Backend::ok("hello");
+    let server = Site::http(
+        "vhost_traffic_status_zone; vhost_traffic_status_filter_by_set_key $arg_k keys;
+         proxy_cache_path @DIR@/cache keys_zone=pages:1m; upstream u { server 127.0.0.1:@BACKEND@; }
+         server { listen 127.0.0.1:@PORT@; server_name one.test;
+                  location / { proxy_pass http://u; proxy_cache pages; proxy_cache_valid 1m; }
+                  location /status { vhost_traffic_status_display; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    server.get("/a?k=x");
+    server.get("/a?k=x");
+    let all: Value = serde_json::from_slice(&server.get("/status/format/json").body).expect("JSON");
+    let numbers = |value: &Value, names: &[String]| {
+        for name in names {
+            let found = value.pointer(name).unwrap_or_else(|| panic!("no {name} in {value:#}"));
+            assert!(found.is_u64(), "{name} is {found}");
+        }
+    };
+    let counts = names("", &["requestCounter inBytes outBytes"]);
+    let over = |inside: &[&str]| {
+        let all: Vec<&str> = [&["maxIntegerSize inBytes outBytes"], inside].concat();
+        names("/overCounts", &all)
+    };
+    numbers(&all, &names("", &["loadMsec nowMsec"]));
+    numbers(&all, &names("/connections", &["active reading writing waiting accepted handled requests"]));
+    numbers(&all, &names("/sharedZones", &["maxSize usedSize usedNode"]));
+    for text in ["/hostName", "/nginxVersion", "/sharedZones/name"] {
+        assert!(all.pointer(text).is_some_and(Value::is_string), "{text}");
+    }
+    let host = &all["serverZones"]["one.test"];
+    let of_host = [counts.clone(), names("", &["requestMsec"]), names("/responses", &[CODES, CACHED])].concat();
+    numbers(host, &[of_host, over(&["requestCounter", CODES, CACHED])].concat());
+    let shared = [counts, names("/responses", &[CODES]), names("", &["requestMsec"])].concat();
+    let shared = [shared, over(&["requestCounter", CODES])].concat();
+    // The exporter has one structure for both; the module has no times of peers for keys.
+    numbers(&all["filterZones"]["keys"]["x"], &shared);
+    let peer = &all["upstreamZones"]["u"][0];
+    numbers(peer, &[shared, names("", &["responseMsec weight maxFails failTimeout"])].concat());
+    assert!(peer["server"].is_string() && peer["backup"].is_boolean() && peer["down"].is_boolean());
+    let of_cache = [names("", &["maxSize usedSize inBytes outBytes"]), names("/responses", &[CACHED])].concat();
+    numbers(&all["cacheZones"]["pages"], &[of_cache, over(&[CACHED])].concat());
+}

@@ -10,7 +10,7 @@ use wire::http2::{ErrorCode, PREFACE};
 
 fn run(role: Role, bytes: &[u8], size: usize) -> (Vec<String>, Vec<u8>) {
     let headers = Limits { field: 512, block: 2048 };
-    let mut c: Connection<()> = Connection::new(Config { role, max_streams: 5, stream_window: 100, headers });
+    let mut c: Connection<()> = Connection::new(Config { role, max_streams: 5, stream_window: 100, headers, extended_connect: false });
     if role == Role::Client {
         (0..3).for_each(|_| {
             c.open(());

@@ -1,4 +1,4 @@
-//! What WebDAV clients ask for in XML (RFC 4918): which properties PROPFIND wants, and whose LOCK it is. A reader of just that much
+//! What WebDAV clients ask for in XML (RFC 4918): which properties PROPFIND wants, which PROPPATCH changes, and whose LOCK it is. A reader of just that much
 //! XML: elements with namespaces, text; no entities but the five of XML, no document types.
 
 /// Longer bodies are refused.
@@ -63,7 +63,7 @@ pub fn propfind(body: &[u8]) -> Result<Find, BadXml> {
     let mut found = None;
     let mut properties = Vec::new();
     let mut path: Vec<Name> = Vec::new();
-    read(body, |event| {
+    read(body, |event, _| {
         match event {
             Event::Start(name) => {
                 match path.len() {
@@ -98,7 +98,7 @@ pub fn lock(body: &[u8]) -> Result<Option<Lock>, BadXml> {
     }
     let (mut exclusive, mut write, mut owner) = (None, false, Vec::new());
     let mut path: Vec<Name> = Vec::new();
-    read(body, |event| {
+    read(body, |event, _| {
         match event {
             Event::Start(name) => {
                 match path.len() {
@@ -123,6 +123,103 @@ pub fn lock(body: &[u8]) -> Result<Option<Lock>, BadXml> {
     }
 }
 
+/// What PROPPATCH does with a property.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Change {
+    /// It gets a value: the whole element as it was sent, with the namespaces that it needs.
+    Set(Name, Vec<u8>),
+    /// There is to be none.
+    Remove(Name),
+}
+
+impl Change {
+    /// Of which.
+    pub fn name(&self) -> &Name {
+        let (Change::Set(name, _) | Change::Remove(name)) = self;
+        name
+    }
+}
+
+/// Reads the body of PROPPATCH: its changes in their order.
+///
+/// # Errors
+/// [`BadXml`]
+pub fn proppatch(body: &[u8]) -> Result<Vec<Change>, BadXml> {
+    /// How deep a property's element stands: `propertyupdate`, `set`, `prop`.
+    const PROPERTY: usize = 3;
+    let mut changes = Vec::new();
+    let mut path: Vec<Name> = Vec::new();
+    // Of the property that is being read: where it begins, and its namespaces.
+    let mut begun: Option<(usize, Vec<u8>)> = None;
+    read(body, |event, at| {
+        match event {
+            Event::Start(name) => {
+                match path.len() {
+                    0 if !name.is_dav(b"propertyupdate") => return Err(BadXml),
+                    PROPERTY if path[2].is_dav(b"prop") => begun = Some((at.start, at.declarations())),
+                    _ => {}
+                }
+                path.push(name);
+            }
+            Event::Text(_) => {}
+            Event::End => {
+                let name = path.pop().ok_or(BadXml)?;
+                if path.len() == PROPERTY
+                    && let Some((start, declarations)) = begun.take()
+                {
+                    if path[1].is_dav(b"set") {
+                        let raw = &body[start..at.end];
+                        let (head, rest) = raw.split_at(1 + tag_name(&raw[1..]).len());
+                        changes.push(Change::Set(name, [head, &declarations, rest].concat()));
+                    } else if path[1].is_dav(b"remove") {
+                        changes.push(Change::Remove(name));
+                    }
+                }
+            }
+        }
+        Ok(())
+    })?;
+    if changes.is_empty() { Err(BadXml) } else { Ok(changes) }
+}
+
+/// Where an event stands in the document.
+struct Place<'s, 'x> {
+    /// Where the tag begins, and ends.
+    start: usize,
+    end: usize,
+    /// Prefixes that are known there, the element's own behind `outer` others.
+    prefixes: &'s [(&'x [u8], &'x [u8])],
+    outer: usize,
+}
+
+impl Place<'_, '_> {
+    /// What has to be declared for an element that is taken out of its document.
+    fn declarations(&self) -> Vec<u8> {
+        let mut out = Vec::new();
+        for (at, (prefix, space)) in self.prefixes[..self.outer].iter().enumerate() {
+            if self.prefixes[at + 1..].iter().any(|(later, _)| later == prefix) {
+                continue;
+            }
+            out.extend_from_slice(b" xmlns");
+            if !prefix.is_empty() {
+                out.push(b':');
+                out.extend_from_slice(prefix);
+            }
+            let quote = if space.contains(&b'"') { b'\'' } else { b'"' };
+            out.extend_from_slice(&[b'=', quote]);
+            out.extend_from_slice(space);
+            out.push(quote);
+        }
+        out
+    }
+}
+
+/// The name that a start tag begins with.
+fn tag_name(text: &[u8]) -> &[u8] {
+    let end = text.iter().position(|b| b.is_ascii_whitespace() || matches!(b, b'>' | b'/'));
+    &text[..end.unwrap_or(text.len())]
+}
+
 enum Event<'x> {
     Start(Name),
     Text(&'x [u8]),
@@ -130,11 +227,15 @@ enum Event<'x> {
 }
 
 /// Goes through a document.
-fn read<'x>(mut text: &'x [u8], mut take: impl FnMut(Event<'x>) -> Result<(), BadXml>) -> Result<(), BadXml> {
-    if text.len() > MAX_BODY {
+fn read<'x>(
+    whole: &'x [u8],
+    mut take: impl FnMut(Event<'x>, &Place<'_, 'x>) -> Result<(), BadXml>,
+) -> Result<(), BadXml> {
+    if whole.len() > MAX_BODY {
         return Err(BadXml);
     }
-    text = text.strip_prefix(b"\xef\xbb\xbf").unwrap_or(text);
+    let at = |rest: &[u8]| whole.len() - rest.len();
+    let mut text = whole.strip_prefix(b"\xef\xbb\xbf").unwrap_or(whole);
     // Open elements by their names as written, and how many prefixes were known before each.
     let mut open: Vec<(&[u8], usize)> = Vec::new();
     let mut prefixes: Vec<(&[u8], &[u8])> = Vec::new();
@@ -144,13 +245,17 @@ fn read<'x>(mut text: &'x [u8], mut take: impl FnMut(Event<'x>) -> Result<(), Ba
             let end = memchr::memchr(b'<', text).unwrap_or(text.len());
             let (piece, after) = text.split_at(end);
             if !open.is_empty() {
-                take(Event::Text(piece))?;
+                take(
+                    Event::Text(piece),
+                    &Place { start: at(text), end: at(after), prefixes: &prefixes, outer: prefixes.len() },
+                )?;
             } else if !piece.trim_ascii().is_empty() {
                 return Err(BadXml);
             }
             text = after;
             continue;
         };
+        let start = at(text);
         text = match rest {
             [b'?', rest @ ..] => after(rest, b"?>")?,
             [b'!', b'-', b'-', rest @ ..] => after(rest, b"-->")?,
@@ -164,8 +269,9 @@ fn read<'x>(mut text: &'x [u8], mut take: impl FnMut(Event<'x>) -> Result<(), Ba
                 }
                 prefixes.truncate(known);
                 closed = open.is_empty();
-                take(Event::End)?;
-                &rest[end + 1..]
+                let after = &rest[end + 1..];
+                take(Event::End, &Place { start, end: at(after), prefixes: &prefixes, outer: known })?;
+                after
             }
             _ => {
                 elements += 1;
@@ -173,12 +279,13 @@ fn read<'x>(mut text: &'x [u8], mut take: impl FnMut(Event<'x>) -> Result<(), Ba
                     return Err(BadXml);
                 }
                 let known = prefixes.len();
-                let (name, empty, after) = start(rest, &mut prefixes)?;
-                take(Event::Start(resolve(name, &prefixes)?))?;
+                let (name, empty, after) = start_tag(rest, &mut prefixes)?;
+                let place = Place { start, end: at(after), prefixes: &prefixes, outer: known };
+                take(Event::Start(resolve(name, &prefixes)?), &place)?;
                 if empty {
-                    prefixes.truncate(known);
                     closed = open.is_empty();
-                    take(Event::End)?;
+                    take(Event::End, &place)?;
+                    prefixes.truncate(known);
                 } else {
                     open.push((name, known));
                 }
@@ -195,9 +302,11 @@ fn after<'x>(text: &'x [u8], end: &[u8]) -> Result<&'x [u8], BadXml> {
 }
 
 /// Reads the rest of a start tag: its name, whether it is empty, and what follows it.
-fn start<'x>(text: &'x [u8], prefixes: &mut Vec<(&'x [u8], &'x [u8])>) -> Result<(&'x [u8], bool, &'x [u8]), BadXml> {
-    let end = text.iter().position(|b| b.is_ascii_whitespace() || matches!(b, b'>' | b'/')).ok_or(BadXml)?;
-    let (name, mut rest) = text.split_at(end);
+fn start_tag<'x>(
+    text: &'x [u8],
+    prefixes: &mut Vec<(&'x [u8], &'x [u8])>,
+) -> Result<(&'x [u8], bool, &'x [u8]), BadXml> {
+    let (name, mut rest) = text.split_at(tag_name(text).len());
     if name.is_empty() || name.iter().any(|b| matches!(b, b'<' | b'"' | b'\'' | b'&' | b'=')) {
         return Err(BadXml);
     }
@@ -276,6 +385,24 @@ mod tests {
         assert_eq!(lock(body), Ok(Some(Lock { exclusive: true, owner: b"me".to_vec() })));
         assert_eq!(lock(b" "), Ok(None));
         assert_eq!(lock(b"<lockinfo xmlns='DAV:'><lockscope><shared/></lockscope></lockinfo>"), Err(BadXml));
+    }
+
+    #[test]
+    fn what_proppatch_changes() {
+        let body = b"<D:propertyupdate xmlns:D='DAV:' xmlns:n=\"urn:n\"><D:set><D:prop><n:a x='1'><n:b>&amp;</n:b></n:a><c xmlns=''/></D:prop></D:set>\
+            <D:remove><D:prop><n:d/></D:prop></D:remove></D:propertyupdate>";
+        let name = |space: &[u8], local: &[u8]| Name { space: space.to_vec(), local: local.to_vec() };
+        let first = b"<n:a xmlns:D=\"DAV:\" xmlns:n=\"urn:n\" x='1'><n:b>&amp;</n:b></n:a>".to_vec();
+        let second = b"<c xmlns:D=\"DAV:\" xmlns:n=\"urn:n\" xmlns=''/>".to_vec();
+        let expected = vec![
+            Change::Set(name(b"urn:n", b"a"), first),
+            Change::Set(name(b"", b"c"), second),
+            Change::Remove(name(b"urn:n", b"d")),
+        ];
+        assert_eq!(proppatch(body), Ok(expected));
+        for bad in [&b"<propertyupdate xmlns='DAV:'/>"[..], b"", b"<propfind xmlns='DAV:'/>"] {
+            assert_eq!(proppatch(bad), Err(BadXml));
+        }
     }
 
     #[test]

@@ -12,7 +12,8 @@ type Server = Connection<()>;
 
 fn server() -> Server {
     let limits = Limits { field: 8192, block: 32768 };
-    let config = Config { role: Role::Server, max_streams: 10, stream_window: 1000, headers: limits };
+    let config =
+        Config { role: Role::Server, max_streams: 10, stream_window: 1000, headers: limits, extended_connect: false };
     let mut c = Server::new(config);
     assert_eq!(feed(&mut c, PREFACE), Ok(vec![]));
     assert_eq!(feed(&mut c, &frame(kind::SETTINGS, flag::ACK, 0, b"")), Ok(vec![]));
@@ -353,7 +354,8 @@ fn nothing_is_taken_after_goaway() {
 #[test]
 fn larger_frames_are_taken_of_a_server() {
     let limits = Limits { field: 8192, block: 32768 };
-    let config = Config { role: Role::Client, max_streams: 10, stream_window: 1000, headers: limits };
+    let config =
+        Config { role: Role::Client, max_streams: 10, stream_window: 1000, headers: limits, extended_connect: false };
     let mut c = Server::new(config);
     let out = c.output().to_vec();
     let size = [0, 5, 0, 0x10, 0, 0];

@@ -30,7 +30,8 @@ fn config(role: Role) -> Config {
     // A server whose window is smaller than the one clients begin with refuses what comes before they know of it, as
     // nginx does: whether h2 is so quick is chance, and not what is tested here.
     let stream_window = if role == Role::Server { 65_535 } else { 20_000 };
-    Config { role, max_streams: 100, stream_window, headers: Limits { field: 8192, block: 32768 } }
+    let headers = Limits { field: 8192, block: 32768 };
+    Config { role, max_streams: 100, stream_window, headers, extended_connect: false }
 }
 
 impl Ours {

@@ -13,7 +13,7 @@ use super::entry::{self, Entry, NoEntry};
 use super::format::{Digest, Head, Times};
 use super::index::{Ask, Known, Leave, Refused};
 use super::judge::Judgement;
-use super::purge::Style;
+use super::purge::{self, Style};
 use super::settings::{CacheSettings, Which};
 use super::{Cache, CacheRef, Status, key};
 use crate::cache::context::Change;
@@ -125,7 +125,8 @@ pub fn look(
     Look::Open(Box::new(Caching::new(cache, key, main, conf)))
 }
 
-/// What the cache has under a key is too old from now on: the entry itself, and the variant that the request would get.
+/// What the cache has under a key is too old from now on: the entry itself and the variant that the request would get at once, the others
+/// (`Vary`) as soon as their files are found (RFC 9111 section 4.4).
 pub fn invalidate(r: &mut Request, change: &Change) {
     let mut name = change.main;
     for _ in 0..2 {
@@ -139,6 +140,14 @@ pub fn invalidate(r: &mut Request, change: &Change) {
         let head = entry.head();
         if head.vary.is_empty() || name != change.main {
             return;
+        }
+        if !purge::variants_later(change.cache.shared(), r.get(change.key)) {
+            log_error!(
+                r,
+                Warn,
+                "the variants of \"{}\" stay in the cache: too many change at once",
+                String::from_utf8_lossy(r.get(change.key))
+            );
         }
         name = variant(r, &change.main, head.vary);
     }

@@ -89,6 +89,8 @@ pub struct Zone {
     pub loading: AtomicBool,
     /// How requests were answered.
     pub counts: crate::status::caches::Counts,
+    /// Variants that are to go.
+    pub changed: purge::Changed,
     block: OnceLock<u64>,
 }
 
@@ -152,6 +154,7 @@ pub fn open_zone(name: &[u8], path: PathBuf, levels: &[u8], size: u64) -> Result
         cold: AtomicBool::new(true),
         loading: AtomicBool::new(false),
         counts: Default::default(),
+        changed: purge::Changed::default(),
         block: OnceLock::new(),
     });
     zones.push(Arc::downgrade(&zone));

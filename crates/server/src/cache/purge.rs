@@ -9,11 +9,12 @@ use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::Request;
 use conf::{Node, Problem};
+use hashbrown::HashSet;
 use std::fs::File;
 use std::io::Read;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// What is read of a file at first: most heads are shorter.
@@ -118,6 +119,8 @@ pub enum Keys {
     From(Vec<u8>),
     /// This one, in all its variants (`Vary`).
     One(Vec<u8>),
+    /// The same of several.
+    Several(HashSet<Vec<u8>>),
 }
 
 impl Keys {
@@ -125,6 +128,7 @@ impl Keys {
         match self {
             Keys::From(prefix) => key.starts_with(prefix),
             Keys::One(one) => key == one,
+            Keys::Several(keys) => keys.contains(key),
         }
     }
 }
@@ -135,6 +139,48 @@ pub fn varies(cache: &Cache, key: &[u8]) -> bool {
     cache.zone.write_path(&key::digest(key), &mut path);
     let path = Path::new(std::ffi::OsStr::from_bytes(&path));
     with_head(path, |head| !head.vary.is_empty()).unwrap_or(false)
+}
+
+/// Keys whose variants are too old but not found yet, at most.
+const MAX_CHANGED: usize = 1024;
+
+/// What requests have changed whose variants are to be purged: by one walk at a time for all that wait, however many change something.
+#[derive(Debug, Default)]
+pub struct Changed(Mutex<ChangedKeys>);
+
+#[derive(Debug, Default)]
+struct ChangedKeys {
+    waiting: HashSet<Vec<u8>>,
+    is_walking: bool,
+}
+
+/// Purges all variants of a key soon: only their files tell whose they are. False: too many wait for that already.
+pub fn variants_later(cache: Arc<Cache>, key: &[u8]) -> bool {
+    {
+        let mut changed = cache.zone.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if changed.waiting.len() >= MAX_CHANGED {
+            return changed.waiting.contains(key);
+        }
+        changed.waiting.insert(key.to_vec());
+        if std::mem::replace(&mut changed.is_walking, true) {
+            return true;
+        }
+    }
+    crate::service::spawn(move || async move {
+        while let Some(keys) = next_changed(&cache) {
+            let cache = cache.clone();
+            crate::service::blocking(move || all(&cache, &Keys::Several(keys))).await;
+        }
+    });
+    true
+}
+
+/// What has come since the last walk began. None: nothing, and the next who comes begins one.
+fn next_changed(cache: &Cache) -> Option<HashSet<Vec<u8>>> {
+    let mut changed = cache.zone.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
+    let keys = std::mem::take(&mut changed.waiting);
+    changed.is_walking = !keys.is_empty();
+    changed.is_walking.then_some(keys)
 }
 
 /// Purges all such keys; how many there were. Reads the heads of all files.

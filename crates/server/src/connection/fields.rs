@@ -8,7 +8,7 @@ use crate::modules::core::server::ServerSettings;
 use crate::request::arena::Span;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::status::write_decimal;
-use crate::request::{Method, Request, Text, Version, head};
+use crate::request::{Method, Purpose, Request, Text, Version, head};
 use crate::snapshot::ThreadSnapshot;
 use runtime::clock;
 use std::rc::Rc;
@@ -45,13 +45,20 @@ fn line_end(version: Version) -> &'static [u8] {
     }
 }
 
-/// What was found among the fields.
-#[derive(Default)]
-struct FieldSpans {
+/// The pseudo-headers, of which a request line is made.
+#[derive(Clone, Copy, Default)]
+struct LineSpans {
     method: Option<Span>,
     path: Option<Span>,
     scheme: Option<Span>,
     authority: Option<Span>,
+    protocol: Option<Span>,
+}
+
+/// What was found among the fields.
+#[derive(Default)]
+struct FieldSpans {
+    line: LineSpans,
     cookies: Vec<Span>,
     /// A header that is no pseudo-header has been seen.
     regular: bool,
@@ -100,7 +107,7 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
             continue;
         }
         if !std::mem::replace(&mut found.regular, true) {
-            request_line(r, &found)?;
+            request_line(r, &found.line)?;
         }
         if odd && *conf.ignore_invalid_headers {
             log_error!(r, Info, "client sent invalid header: \"{}\"", lossy(r, name));
@@ -124,10 +131,10 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
         r.head.headers.head.headers.push(HeaderLine { name, value, known });
     }
     if !found.regular {
-        request_line(r, &found)?;
+        request_line(r, &found.line)?;
     }
     join_cookies(r, &found.cookies);
-    head::accept_stream(r, found.authority, arrived.end)?;
+    head::accept_stream(r, found.line.authority, arrived.end)?;
     if let Some(stream) = r.downstream.stream() {
         stream.expect(r.head.headers.content_length);
     }
@@ -187,10 +194,11 @@ fn pseudo(r: &mut Request, found: &mut FieldSpans, name: Span, value: Span) -> R
         return Err(400);
     }
     let (slot, shown) = match r.arena.span(name) {
-        b":method" => (&mut found.method, ":method"),
-        b":path" => (&mut found.path, ":path"),
-        b":scheme" => (&mut found.scheme, ":scheme"),
-        b":authority" => (&mut found.authority, "\":authority\""),
+        b":method" => (&mut found.line.method, ":method"),
+        b":path" => (&mut found.line.path, ":path"),
+        b":scheme" => (&mut found.line.scheme, ":scheme"),
+        b":authority" => (&mut found.line.authority, "\":authority\""),
+        b":protocol" if *r.conf().http2.extended_connect => (&mut found.line.protocol, ":protocol"),
         _ => {
             log_error!(r, Info, "client sent unknown pseudo-header \"{}\"", lossy(r, name));
             return Err(400);
@@ -223,8 +231,36 @@ fn is_scheme(text: &[u8]) -> bool {
     text[0].is_ascii_alphabetic() && text.iter().all(|b| b.is_ascii_alphanumeric() || matches!(b, b'+' | b'-' | b'.'))
 }
 
+/// A CONNECT has no path: the server's root stands for it, as with HTTP/1.1. With `:protocol` it is what it stands for (RFC 8441 section 4).
+fn connect(r: &mut Request, found: &mut LineSpans) -> Result<(), u16> {
+    let is_connect = found.method.is_some_and(|method| r.arena.span(method) == b"CONNECT");
+    match found.protocol {
+        Some(_) if !is_connect || found.authority.is_none() => {
+            log_error!(r, Info, "client sent :protocol header without CONNECT or \":authority\"");
+            return Err(400);
+        }
+        Some(protocol) if !r.arena.span(protocol).eq_ignore_ascii_case(b"websocket") => {
+            log_error!(r, Info, "client asked for the protocol \"{}\"", lossy(r, protocol));
+            return Err(501);
+        }
+        Some(_) => {
+            r.head.purpose = Purpose::WebSocket;
+            found.method = Some(r.arena.push(b"GET"));
+        }
+        None if is_connect && found.path.is_none() && found.scheme.is_none() && found.authority.is_some() => {
+            r.head.purpose = Purpose::Tunnel;
+            found.path = Some(r.arena.push(b"/"));
+            found.scheme = found.path;
+        }
+        None => {}
+    }
+    Ok(())
+}
+
 /// The line that `$request` and the logs show, and the target's parts (`ngx_http_v2_construct_request_line`).
-fn request_line(r: &mut Request, found: &FieldSpans) -> Result<(), u16> {
+fn request_line(r: &mut Request, found: &LineSpans) -> Result<(), u16> {
+    let mut found = *found;
+    connect(r, &mut found)?;
     let (Some(method), Some(_), Some(path)) = (found.method, found.scheme, found.path) else {
         let missing = [(found.method, ":method"), (found.scheme, ":scheme"), (found.path, ":path")];
         let name = missing.iter().find(|(value, _)| value.is_none()).map_or("", |(_, name)| name);
@@ -234,7 +270,7 @@ fn request_line(r: &mut Request, found: &FieldSpans) -> Result<(), u16> {
     let start = r.arena.mark();
     r.arena.append(Text::Own(method));
     r.arena.buffer().push(b' ');
-    r.arena.append(Text::Own(path));
+    r.arena.append(Text::Own(if r.head.purpose == Purpose::Tunnel { found.authority.unwrap_or(path) } else { path }));
     let end = line_end(r.head.version);
     r.arena.buffer().extend_from_slice(end);
     let line = r.arena.since(start);

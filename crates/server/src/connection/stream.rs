@@ -79,6 +79,9 @@ pub trait Stream {
     /// The client took too long: the stream ends with an error.
     fn time_out(&self);
 
+    /// The other end of the tunnel that the stream is has failed (RFC 9113 section 8.5).
+    fn cut(&self);
+
     /// Bytes that the connection has brought, and bytes that its client has taken, where the stream's session knows better than the kernel.
     fn moved(&self) -> Option<(u64, u64)> {
         None

@@ -51,7 +51,8 @@ struct Answer {
 /// # Errors
 /// What is wrong with the answer.
 pub async fn ask(link: &mut ProbeLink, ask: &GrpcAsk) -> Result<bool, Cause> {
-    let config = Config { role: Role::Client, max_streams: 0, stream_window: 65_535, headers: LIMITS };
+    let config =
+        Config { role: Role::Client, max_streams: 0, stream_window: 65_535, headers: LIMITS, extended_connect: false };
     let mut wire: Connection<()> = Connection::new(config);
     let id = wire.open(()).ok_or_else(|| nonsense("no stream can be opened"))?;
     call(&mut wire, id, ask, link);

@@ -18,6 +18,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("http2_recv_buffer_size", recv_buffer_size),
     http("http2_pool_size", pool_size),
     http("http2_streams_index_size", streams_index_size),
+    http("extended_connect", |s, n| setters::flag(&mut s.level.conf.http2.extended_connect, n)),
     http("http2_max_requests", |s, n| obsolete(s, n, Some("keepalive_requests"))),
     http("http2_max_field_size", |s, n| obsolete(s, n, Some("large_client_header_buffers"))),
     http("http2_max_header_size", |s, n| obsolete(s, n, Some("large_client_header_buffers"))),
@@ -42,6 +43,8 @@ merged_values! {
         http2_body_preread_size: u64 = 64 * 1024,
         /// The largest DATA frame.
         http2_chunk_size: u64 = 8 * 1024,
+        /// Clients may speak WebSocket in a stream, of HTTP/3 too (RFC 8441, RFC 9220).
+        extended_connect: bool = false,
         /// Checked; buffers are shared by all connections of a thread.
         http2_recv_buffer_size: u64 = 256 * 1024,
         /// Checked; there are no pools.

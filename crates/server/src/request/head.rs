@@ -3,10 +3,11 @@
 
 use super::arena::{Span, Text};
 use super::headers::KnownHeader as K;
-use super::{Method, Request, Version};
+use super::{Method, Purpose, Request, Version};
 use crate::connection::action;
 use crate::log_error;
 use crate::snapshot::ServerId;
+use wire::encoding::{Alphabet, base64_encode};
 use wire::http1::{target, values};
 
 /// The server that stands for an address before the name is known.
@@ -86,6 +87,9 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         }
         _ => {}
     }
+    if r.head.purpose != Purpose::Answer {
+        return accept_tunnel(r);
+    }
     if r.head.headers.content_length.is_some_and(|n| n > 0) && ended {
         log_error!(r, Info, "client prematurely closed stream");
         return Err(400);
@@ -95,6 +99,37 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         r.body.expect_stream(r.head.headers.content_length);
     }
     refuse_methods(r)
+}
+
+/// What comes on the stream is no body, but goes through (RFC 9113 section 8.5).
+fn accept_tunnel(r: &mut Request) -> Result<(), u16> {
+    if r.head.headers.content_length.is_some() {
+        log_error!(r, Info, "client sent CONNECT request with body");
+        return Err(400);
+    }
+    if r.head.purpose == Purpose::Tunnel {
+        if r.head.port.is_none() {
+            log_error!(r, Info, "client sent CONNECT request without a port");
+            return Err(400);
+        }
+        return refuse_methods(r);
+    }
+    // What a client of HTTP/1.1 would say (RFC 6455 section 4.1): who answers need not know of streams.
+    let mut key = [0; 16];
+    let _ = rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty());
+    let mut nonce = Vec::new();
+    base64_encode(&key, Alphabet::Standard, &mut nonce);
+    r.head.headers.head.headers.retain(|l| l.known != K::SecWebSocketKey);
+    let lines: [(&[u8], &[u8], K); 3] = [
+        (b"upgrade", b"websocket", K::Upgrade),
+        (b"connection", b"upgrade", K::Connection),
+        (b"sec-websocket-key", &nonce, K::SecWebSocketKey),
+    ];
+    for (name, value, known) in lines {
+        let (name, value) = (r.arena.push(name), r.arena.push(value));
+        r.head.headers.head.headers.push(super::headers::HeaderLine { name, value, known });
+    }
+    Ok(())
 }
 
 /// What belongs to a connection of HTTP/1 has no place in a stream (RFC 9113 section 8.2.2).
@@ -129,7 +164,8 @@ fn refuse_methods(r: &mut Request) -> Result<(), u16> {
         return Err(405);
     }
     if r.head.method == Method::Connect {
-        if r.head.version != Version::HTTP11 || !r.server().conf.allow_connect {
+        let fits = r.head.version == Version::HTTP11 || r.head.purpose == Purpose::Tunnel;
+        if !fits || !r.server().conf.allow_connect {
             log_error!(r, Info, "client sent CONNECT method");
             return Err(405);
         }

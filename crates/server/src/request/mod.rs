@@ -34,7 +34,7 @@ use arena::{Arena, Span};
 use body::Body;
 pub use end::end;
 use filter::BodyFilter;
-pub use parts::{Answer, Head, Progress};
+pub use parts::{Answer, Head, Progress, Purpose};
 use std::rc::Rc;
 pub use wire::http1::Version;
 pub use wire::http1::request::Method;

@@ -4,6 +4,18 @@
 use super::headers::{HeadersIn, HeadersOut};
 use super::{BodyFilter, MAX_URI_CHANGES, Method, Text, Version, include, pending, phases, respond};
 
+/// What a request wants its connection, or its stream, to become.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Purpose {
+    /// Nothing else: an answer is wanted.
+    #[default]
+    Answer,
+    /// CONNECT in a stream (RFC 9113 section 8.5, RFC 9114 section 4.4), or what has become a tunnel.
+    Tunnel,
+    /// CONNECT in a stream with `:protocol` (RFC 8441). It is a GET with `Upgrade` for all but the stream itself.
+    WebSocket,
+}
+
 /// What was asked: request line and header lines, and what rewrites make of them.
 pub struct Head {
     /// The method.
@@ -30,6 +42,8 @@ pub struct Head {
     pub headers: HeadersIn,
     /// The port of the Host header or absolute target.
     pub port: Option<u16>,
+    /// What a stream is asked to become.
+    pub purpose: Purpose,
 }
 
 impl Default for Head {
@@ -47,6 +61,7 @@ impl Default for Head {
             scheme: None,
             headers: HeadersIn::default(),
             port: None,
+            purpose: Purpose::Answer,
         }
     }
 }
@@ -67,8 +82,10 @@ impl Head {
             scheme,
             headers,
             port,
+            purpose,
         } = self;
         (*method, *version, *scheme, *port) = (Method::Get, Version::HTTP11, None, None);
+        *purpose = Purpose::Answer;
         (*plain_uri, *valid_target) = (false, true);
         for text in [method_name, line, target, uri, args] {
             *text = Text::EMPTY;

@@ -86,8 +86,26 @@ impl Request {
         if self.has_fault() || (self.is_main() && self.unsendable().is_some()) {
             self.refuse_head()?;
         }
+        if self.head.purpose == super::Purpose::WebSocket && (200..300).contains(&self.answer.headers.status) {
+            self.refuse_protocol()?;
+        }
         self.answer.header_sent = true;
         self.final_head();
+        Ok(())
+    }
+
+    /// The client would take the answer for the beginning of the WebSocket that it asked for in this stream (RFC 8441 section 5): the
+    /// location does not speak it (RFC 9220 section 3).
+    fn refuse_protocol(&mut self) -> Result<(), Verdict> {
+        const NOT_IMPLEMENTED: u16 = 501;
+        if !self.is_main() {
+            return Ok(());
+        }
+        crate::log_error!(self, Info, "client asked for a WebSocket where none is spoken");
+        if self.may_refuse() {
+            return Err(super::finish::replace(self, NOT_IMPLEMENTED));
+        }
+        (self.answer.headers.status, self.answer.headers.status_line) = (NOT_IMPLEMENTED, None);
         Ok(())
     }
 

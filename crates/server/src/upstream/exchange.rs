@@ -12,6 +12,7 @@ use super::job::{Job, Protocol};
 use super::memcached::Reply;
 use super::pool::{self, Connection, InUse};
 use super::settings::UpstreamSettings;
+use super::streams::{self, Asked};
 use crate::connection::{action, pool as buffers};
 use crate::health::cause::Cause;
 use crate::health::passive;
@@ -77,15 +78,16 @@ pub async fn ask(
     let usable = !fresh && !shared && job.keepalive;
     let idle = if usable { pool::take(&job.group, &chosen.peer, job.identity()) } else { None };
     let reused = idle.is_some();
+    let asked = Asked { job, conf, chosen: &chosen, started_ms };
     let opened = match idle {
         Some(c) => {
             r.attempts.current().connect_ms = Some(0);
             Ok(c)
         }
         None if matches!(job.protocol, Protocol::Http3(_)) => {
-            Box::pin(http3::open(r, job, conf, &chosen, fresh, started_ms)).await
+            Box::pin(streams::open::<http3::Session>(r, asked, fresh)).await
         }
-        None if shared => Box::pin(http2::open(r, job, conf, &chosen, fresh, started_ms)).await,
+        None if shared => Box::pin(streams::open::<http2::Session>(r, asked, fresh)).await,
         None => open(r, job, conf, &chosen, started_ms).await,
     };
     let mut connection = match opened {

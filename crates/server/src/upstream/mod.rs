@@ -40,6 +40,7 @@ pub mod shed;
 mod spool;
 pub mod sticky;
 pub mod store;
+pub mod streams;
 pub mod tries;
 pub mod tunnel;
 mod upload;

@@ -11,7 +11,7 @@ use crate::log_error;
 use crate::modules::{core, root};
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
-use crate::request::{Method, Request, Text, Version, finish};
+use crate::request::{Method, Purpose, Request, Text, Version, finish};
 use conf::value;
 
 /// What becomes of an answer (`ngx_http_upstream_process_headers` and on).
@@ -55,6 +55,13 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
     // Whoever gets it speaks another protocol from here on, asked for or not.
     r.flow.keepalive &= status != 101;
     if status == 101 && r.head.headers.find(K::Upgrade).is_some() {
+        if r.head.purpose == Purpose::WebSocket {
+            // RFC 8441 section 5: a stream does not switch, it begins.
+            r.answer.headers.status = 200;
+            (r.answer.headers.status_line, r.answer.headers.content_type) = (None, None);
+            (r.answer.headers.content_length, r.head.purpose) = (None, Purpose::Tunnel);
+            r.answer.headers.lines.retain(|l| l.known != K::SecWebSocketAccept);
+        }
         if let Err(v) = r.send_header() {
             return v;
         }

@@ -3,10 +3,10 @@
 
 use crate::snapshot::ThreadSnapshot;
 use crate::upstream::choose::SelectedPeer;
-use crate::upstream::group::{Group, Tiers};
+use crate::upstream::group::{Group, Keepalive, Tiers};
 use crate::upstream::job::Job;
 use hashbrown::HashMap;
-use runtime::TaskId;
+use runtime::{TaskId, clock};
 use std::cell::{Cell, RefCell};
 use std::marker::PhantomData;
 use std::rc::Rc;
@@ -20,14 +20,104 @@ pub const STREAMS_AT_ONCE: usize = 100;
 pub trait Shared: Sized + 'static {
     /// The thread's connections of this protocol.
     fn table() -> &'static LocalKey<RefCell<Table<Self>>>;
-    /// Where it stands in the table; none: it is one request's own.
-    fn key(&self) -> Option<&Key>;
-    /// When it stood, ms of the monotonic clock.
-    fn began_ms(&self) -> u64;
-    /// Whether a further request may come.
+    /// What the protocol does not matter for.
+    fn life(&self) -> &Life;
+    /// Whether a further request may come, if it is not retired.
     fn has_room(&self) -> bool;
     /// No further streams: it closes after its last one.
-    fn retire(self: &Rc<Self>);
+    fn retire(self: &Rc<Self>) {
+        if !self.life().retired.replace(true) {
+            self.life().changed();
+            remove(self);
+        }
+    }
+}
+
+/// A connection's beginning, what was done with it, and its end.
+pub struct Life {
+    /// Where it stands in the table; none: it is one request's own.
+    key: Option<Key>,
+    /// The peer's name, for the log.
+    pub(super) peer: Box<str>,
+    /// When it was begun, ms of the monotonic clock.
+    began_ms: u64,
+    pub(super) keepalive: Keepalive,
+    /// The task that drives it.
+    driver: Cell<TaskId>,
+    /// It is at work and will look at everything before it rests: it need not be woken.
+    driving: Cell<bool>,
+    /// No further streams.
+    retired: Cell<bool>,
+    /// Streams so far.
+    opened: Cell<u64>,
+    /// When something came last, ms.
+    heard_ms: Cell<u64>,
+}
+
+impl Life {
+    /// It begins now. `key`: requests share it.
+    pub(super) fn new(job: &Job, chosen: &SelectedPeer, key: Option<Key>) -> Life {
+        let now = clock::monotonic_ms();
+        Life {
+            key,
+            peer: chosen.peer.name.as_ref().into(),
+            began_ms: now,
+            keepalive: job.group.keepalive.clone(),
+            driver: Cell::new(TaskId::NOBODY),
+            // Until it runs for the first time.
+            driving: Cell::new(true),
+            retired: Cell::new(false),
+            opened: Cell::new(0),
+            heard_ms: Cell::new(now),
+        }
+    }
+
+    pub(super) fn key(&self) -> Option<&Key> {
+        self.key.as_ref()
+    }
+
+    /// Something is to be written or read, or nobody is left: the driver has to look.
+    pub(super) fn changed(&self) {
+        if !self.driving.get() {
+            runtime::wake(self.driver.get());
+        }
+    }
+
+    /// The running task begins a turn as its driver.
+    pub(super) fn begin_turn(&self) {
+        self.driving.set(true);
+        self.driver.set(runtime::current());
+    }
+
+    /// The turn is over.
+    pub(super) fn end_turn(&self) {
+        self.driving.set(false);
+    }
+
+    /// A stream was opened. True: it was not the first one.
+    pub(super) fn note_opened(&self) -> bool {
+        self.opened.replace(self.opened.get() + 1) > 0
+    }
+
+    /// `keepalive_requests`, `keepalive_time`
+    pub(super) fn is_worn(&self) -> bool {
+        let age = clock::monotonic_ms() - self.began_ms;
+        self.opened.get() >= self.keepalive.requests || age > self.keepalive.time.as_millis() as u64
+    }
+
+    pub(super) fn is_retired(&self) -> bool {
+        self.retired.get()
+    }
+
+    /// Something has come.
+    pub(super) fn note_heard(&self) {
+        self.heard_ms.set(clock::monotonic_ms());
+    }
+
+    /// When something came last, ms of the monotonic clock.
+    pub(super) fn heard_ms(&self) -> u64 {
+        self.heard_ms.get()
+    }
 }
 
 /// Where connections stand in the table.
@@ -83,7 +173,9 @@ pub fn find<S: Shared>(job: &Job, chosen: &SelectedPeer, since: Option<u64>) -> 
         let places = table.0.entry((key.group, key.peer)).or_default();
         for (_, place) in places.iter().filter(|(made_for, _)| made_for.as_ref() == identity) {
             match place {
-                Place::Ready(s) if since.is_none_or(|ms| s.began_ms() >= ms) && s.has_room() => {
+                Place::Ready(s)
+                    if since.is_none_or(|ms| s.life().began_ms >= ms) && !s.life().is_retired() && s.has_room() =>
+                {
                     return Offered::Ready(s.clone());
                 }
                 Place::Opening(o) if o.waiters.borrow().len() + 1 < STREAMS_AT_ONCE => {
@@ -163,8 +255,8 @@ pub(super) fn least<S: Shared>(key: &Key, number: impl Fn(&S) -> u32) -> Option<
 }
 
 /// A connection takes no further streams.
-pub(super) fn remove<S: Shared>(session: &Rc<S>) {
-    let Some(key) = session.key() else { return };
+fn remove<S: Shared>(session: &Rc<S>) {
+    let Some(key) = session.life().key() else { return };
     // The thread's storage may be gone already when a thread ends.
     let _ = S::table().try_with(|table| {
         let Table(table) = &mut *table.borrow_mut();

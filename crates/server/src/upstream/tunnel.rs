@@ -2,6 +2,7 @@
 //! while they are parked (`parked`), and go on here when one of them says something.
 
 mod parked;
+mod streamed;
 
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
@@ -120,6 +121,9 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
     super::client_nodelay(r);
     r.action = action::TUNNELING;
     r.spent.stop();
+    if r.downstream.stream().is_some() {
+        return streamed::run(r, conf, answer).await;
+    }
     let down = Pipe::new(&answer.input[answer.at..]);
     buffers::give_buffer(std::mem::take(&mut answer.input));
     let Some(http) = r.downstream.http1_mut() else { return Verdict::Status(502) };
@@ -195,21 +199,22 @@ impl Tunnel {
         kept.sent += down.total;
         kept.request_length += up.total;
         let (sent, received) = (up.total, down.total);
-        let go_on: GoOn = Box::new(move |r| {
-            Box::pin(async move {
-                let attempt = r.attempts.current();
-                attempt.response_ms = Some(clock::monotonic_ms() - answer.started_ms);
-                attempt.received += received;
-                attempt.sent += sent;
-                attempt.body_bytes += received;
-                drop(answer);
-                r.answer.done = true;
-                ended(r, result);
-                Verdict::Answered
-            })
-        });
+        let go_on: GoOn = Box::new(move |r| Box::pin(async move { conclude(r, answer, sent, received, result) }));
         Released::Back(Back { request: kept.back(socket), go_on })
     }
+}
+
+/// The tunnel is over: so many bytes went up and came down.
+fn conclude(r: &mut Request, answer: Answer, sent: u64, received: u64, result: io::Result<()>) -> Verdict {
+    let attempt = r.attempts.current();
+    attempt.response_ms = Some(clock::monotonic_ms() - answer.started_ms);
+    attempt.received += received;
+    attempt.sent += sent;
+    attempt.body_bytes += received;
+    drop(answer);
+    r.answer.done = true;
+    ended(r, result);
+    Verdict::Answered
 }
 
 fn ended(r: &Request, result: io::Result<()>) {

@@ -27,7 +27,7 @@ pub(in crate::upstream) trait Outlet {
 }
 
 /// What is left of a body.
-pub(in crate::upstream) struct Upload {
+pub struct Upload {
     source: Source,
     /// A piece, from `sent` on.
     piece: Vec<u8>,

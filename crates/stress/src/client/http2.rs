@@ -31,7 +31,7 @@ pub(crate) struct Http2 {
 
 /// The settings of a client that reads whatever comes: no window of its own limits the target.
 pub(crate) fn config() -> Config {
-    Config { role: Role::Client, max_streams: 0, stream_window: MAX_WINDOW, headers: LIMITS }
+    Config { role: Role::Client, max_streams: 0, stream_window: MAX_WINDOW, headers: LIMITS, extended_connect: false }
 }
 
 impl Http2 {

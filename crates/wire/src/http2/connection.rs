@@ -42,6 +42,8 @@ pub struct Config {
     pub stream_window: u32,
     /// Bounds of header blocks.
     pub headers: Limits,
+    /// Clients may ask for another protocol in a stream (RFC 8441).
+    pub extended_connect: bool,
 }
 
 /// One stream, with what its owner keeps for it.

@@ -38,6 +38,8 @@ pub mod setting {
     pub const MAX_CONCURRENT_STREAMS: u16 = 3;
     pub const INITIAL_WINDOW_SIZE: u16 = 4;
     pub const MAX_FRAME_SIZE: u16 = 5;
+    /// RFC 8441 section 3
+    pub const ENABLE_CONNECT_PROTOCOL: u16 = 8;
     /// RFC 9218 section 2.1
     pub const NO_RFC7540_PRIORITIES: u16 = 9;
 }

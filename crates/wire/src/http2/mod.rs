@@ -40,5 +40,6 @@ impl ErrorCode {
     pub const REFUSED_STREAM: Self = Self(7);
     pub const CANCEL: Self = Self(8);
     pub const COMPRESSION_ERROR: Self = Self(9);
+    pub const CONNECT_ERROR: Self = Self(10);
     pub const ENHANCE_YOUR_CALM: Self = Self(11);
 }

@@ -59,9 +59,10 @@ impl<T> Connection<T> {
         };
         let window = (setting::INITIAL_WINDOW_SIZE, self.config.stream_window);
         let frame = (setting::MAX_FRAME_SIZE, self.config.role.largest_taken() as u32);
-        let settings = [first, window, frame, (setting::NO_RFC7540_PRIORITIES, 1)];
-        // The last is about answers, so a server's.
-        let settings = &settings[..if client { 3 } else { 4 }];
+        let settings =
+            [first, window, frame, (setting::NO_RFC7540_PRIORITIES, 1), (setting::ENABLE_CONNECT_PROTOCOL, 1)];
+        // The last two are a server's: one is about answers, one about what it may be asked.
+        let settings = &settings[..if client { 3 } else { 4 + usize::from(self.config.extended_connect) }];
         self.frame(kind::SETTINGS, 0, 0, settings.len() * 6);
         for (name, value) in settings {
             self.out.extend_from_slice(&name.to_be_bytes());

@@ -38,6 +38,8 @@ pub mod setting {
     pub const QPACK_MAX_TABLE_CAPACITY: u64 = 1;
     pub const MAX_FIELD_SECTION_SIZE: u64 = 6;
     pub const QPACK_BLOCKED_STREAMS: u64 = 7;
+    /// RFC 9220 section 3
+    pub const ENABLE_CONNECT_PROTOCOL: u64 = 8;
 
     /// Settings of HTTP/2 that have no meaning here (RFC 9114 section 7.2.4.1).
     pub fn is_of_http2(name: u64) -> bool {

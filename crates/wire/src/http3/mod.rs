@@ -42,6 +42,7 @@ impl ErrorCode {
     pub const REQUEST_CANCELLED: Self = Self(0x10c);
     pub const REQUEST_INCOMPLETE: Self = Self(0x10d);
     pub const MESSAGE_ERROR: Self = Self(0x10e);
+    pub const CONNECT_ERROR: Self = Self(0x10f);
     pub const QPACK_DECOMPRESSION_FAILED: Self = Self(0x200);
     pub const QPACK_ENCODER_STREAM_ERROR: Self = Self(0x201);
     pub const QPACK_DECODER_STREAM_ERROR: Self = Self(0x202);

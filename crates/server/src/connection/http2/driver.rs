@@ -117,6 +117,7 @@ impl Driver {
             max_streams: (*conf.http2_max_concurrent_streams).min(u64::from(u32::MAX)) as u32,
             stream_window: (*conf.http2_body_preread_size).min(u64::from(wire::http2::MAX_WINDOW)) as u32,
             headers: Limits { field: size, block: number * size },
+            extended_connect: *conf.extended_connect,
         };
         let mut wire = Connection::new(config);
         if crate::worker::draining() {

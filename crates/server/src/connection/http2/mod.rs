@@ -101,6 +101,8 @@ struct StreamState {
     malformed: bool,
     /// The client took too long.
     timed_out: bool,
+    /// It was a tunnel, and its other end has failed.
+    cut: bool,
 }
 
 impl StreamState {

@@ -146,6 +146,10 @@ impl stream::Stream for Http2Stream {
     fn time_out(&self) {
         self.with(|s| s.data.timed_out = true);
     }
+
+    fn cut(&self) {
+        self.with(|s| s.data.cut = true);
+    }
 }
 
 /// A buffer of body above this is freed once it is empty.
@@ -162,7 +166,11 @@ impl Drop for Http2Stream {
             self.session.changed(&state);
             return;
         }
-        let code = if s.data.timed_out { ErrorCode::PROTOCOL_ERROR } else { ErrorCode::INTERNAL_ERROR };
+        let code = match s.data.cut {
+            true => ErrorCode::CONNECT_ERROR,
+            false if s.data.timed_out => ErrorCode::PROTOCOL_ERROR,
+            false => ErrorCode::INTERNAL_ERROR,
+        };
         if s.data.malformed {
             state.wire.reset(self.id, ErrorCode::PROTOCOL_ERROR);
         }

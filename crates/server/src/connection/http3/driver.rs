@@ -124,6 +124,7 @@ impl Driver {
             driving: Cell::new(false),
             hq: Cell::new(false),
             limits: Limits { field: size, block: number * size },
+            extended_connect: *snapshot.location(server.root).conf.http2.extended_connect,
             error: RefCell::default(),
             note: Cell::default(),
         };
@@ -276,9 +277,11 @@ impl Driver {
             (setting::QPACK_MAX_TABLE_CAPACITY, TABLE as u64),
             (setting::MAX_FIELD_SECTION_SIZE, self.session.limits.block as u64),
             (setting::QPACK_BLOCKED_STREAMS, MAX_BLOCKED as u64),
+            (setting::ENABLE_CONNECT_PROTOCOL, 1),
         ];
+        let settings = &settings[..if self.session.extended_connect { 4 } else { 3 }];
         let goaway = state.goaway;
-        frame::write_control(&settings, &mut state.control.output);
+        frame::write_control(settings, &mut state.control.output);
         if let Some(end) = goaway {
             frame::write_goaway(end, &mut state.control.output);
         }

@@ -49,6 +49,8 @@ pub struct Session {
     hq: Cell<bool>,
     /// What heads may be.
     limits: Limits,
+    /// `extended_connect`
+    extended_connect: bool,
     /// What the client has done wrong while a request looked at its stream.
     error: RefCell<Option<ConnectionError>>,
     /// The same, where it costs a stream only: a line for the log.

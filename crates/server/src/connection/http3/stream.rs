@@ -150,6 +150,10 @@ impl stream::Stream for Http3Stream {
         self.with(|s| s.failed = Some(ErrorCode::GENERAL_PROTOCOL_ERROR));
     }
 
+    fn cut(&self) {
+        self.with(|s| s.failed = Some(ErrorCode::CONNECT_ERROR));
+    }
+
     fn moved(&self) -> Option<(u64, u64)> {
         Some((self.session.moved(true), self.session.moved(false)))
     }

@@ -1,7 +1,9 @@
 //! `dav_ext_methods`: PROPFIND, OPTIONS, LOCK and UNLOCK (arut's `ngx_http_dav_ext_module`, RFC 4918), which clients that show a
-//! server as a folder ask for. Locks are in `locks`; what clients send in XML is read by `wire::webdav`.
+//! server as a folder ask for, and PROPPATCH beyond it. Locks are in `locks`, what clients set in `properties`; what they send in XML
+//! is read by `wire::webdav`.
 
-use super::locks::{self, Held, Zone};
+use super::locks::{self, Held, Wanted, Zone};
+use super::properties::{self, Property};
 use super::{Depth, bare_path_of, depth_of};
 use crate::config::{Directive, Scope, http, setters};
 use crate::log_error;
@@ -35,9 +37,12 @@ pub const DIRECTIVES: &[Directive] = &[
 pub const HANDLER: Handler =
     Handler::Later(|r| bit(r.head.method) & *r.conf().dav_ext.dav_ext_methods != 0, |r| Box::pin(answer(r)));
 
-const METHODS: &[(&str, u32)] = &[("off", 0), ("propfind", 1), ("options", 2), ("lock", 4), ("unlock", 8)];
+const METHODS: &[(&str, u32)] =
+    &[("off", 0), ("propfind", 1), ("options", 2), ("lock", 4), ("unlock", 8), ("proppatch", 16)];
 /// Resources that one PROPFIND tells of.
 const MAX_FOUND: usize = 10_000;
+/// Properties that clients have set, in one answer to PROPFIND, bytes.
+const MAX_SET: usize = 4 * 1024 * 1024;
 /// How deep `Depth: infinity` goes.
 const MAX_DEPTH: usize = 64;
 /// The module's name in the table of zones.
@@ -51,6 +56,7 @@ fn bit(method: Method) -> u32 {
         Method::Options => 2,
         Method::Lock => 4,
         Method::Unlock => 8,
+        Method::Proppatch => 16,
         _ => 0,
     }
 }
@@ -103,6 +109,7 @@ async fn answer(r: &mut Request) -> Verdict {
     match r.head.method {
         Method::Options => options(r),
         Method::Propfind => propfind(r).await.unwrap_or_else(|verdict| verdict),
+        Method::Proppatch => proppatch(r).await.unwrap_or_else(|verdict| verdict),
         Method::Lock => lock(r).await.unwrap_or_else(|verdict| verdict),
         _ => unlock(r),
     }
@@ -116,7 +123,8 @@ fn options(r: &mut Request) -> Verdict {
     let locks = own & bit(Method::Lock) != 0 && r.conf().dav_ext.zone.is_some();
     let mut allow = b"GET, HEAD".to_vec();
     let names = [(dav, 1, "PUT"), (dav, 2, "DELETE"), (dav, 4, "MKCOL"), (dav, 8, "COPY"), (dav, 16, "MOVE")];
-    let more = [(own, 1, "PROPFIND"), (own, 2, "OPTIONS"), (own, 4, "LOCK"), (own, 8, "UNLOCK")];
+    let more =
+        [(own, 1, "PROPFIND"), (own, 2, "OPTIONS"), (own, 4, "LOCK"), (own, 8, "UNLOCK"), (own, 16, "PROPPATCH")];
     for (_, _, name) in names.into_iter().chain(more).filter(|(set, bit, _)| set & bit != 0) {
         allow.extend_from_slice(b", ");
         allow.extend_from_slice(name.as_bytes());
@@ -153,6 +161,8 @@ struct Resource {
     is_folder: bool,
     size: u64,
     mtime: i64,
+    /// What clients have set, as far as it is asked for.
+    set: Vec<Property>,
 }
 
 async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
@@ -172,13 +182,14 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
     if facts.is_dir() && !uri.ends_with(b"/") {
         uri.push(b'/');
     }
+    let sets = sets_properties(r);
     let found = service::blocking(move || {
-        let mut list = Vec::new();
-        list.push(describe(&uri, &facts));
-        walk(&path, &uri, levels, &mut list).then_some(list)
+        let mut found = Found { list: Vec::new(), wanted: sets.then(|| wanted.clone()), set_bytes: 0 };
+        found.note(&path, &uri, &facts);
+        found.walk(&path, &uri, levels).then_some((found.list, wanted))
     });
-    let Some(found) = found.await.ok_or(Verdict::Status(500))? else {
-        log_error!(r, Error, "PROPFIND: more than {MAX_FOUND} resources");
+    let Some((found, wanted)) = found.await.ok_or(Verdict::Status(500))? else {
+        log_error!(r, Error, "PROPFIND: more than {MAX_FOUND} resources, or {MAX_SET} bytes of properties");
         let page = b"<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:error xmlns:D=\"DAV:\"><D:propfind-finite-depth/></D:error>\n";
         r.answer.headers.content_type = Some(Text::from("text/xml"));
         return Ok(r.respond(403, page));
@@ -194,6 +205,68 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
     Ok(r.respond(207, &page))
 }
 
+/// Sets and removes properties: all that is asked for, or nothing (RFC 4918 section 9.2).
+async fn proppatch(r: &mut Request) -> Result<Verdict, Verdict> {
+    let changes = webdav::proppatch(&read_xml(r).await?).map_err(|_| {
+        log_error!(r, Error, "PROPPATCH: the body is not XML that is understood");
+        Verdict::Status(400)
+    })?;
+    if let Some(zone) = &*r.conf().dav_ext.zone
+        && !zone.allows_itself(r.get(r.head.uri), &tokens(r))
+    {
+        log_error!(r, Error, "\"{}\" is locked", String::from_utf8_lossy(r.get(r.head.uri)));
+        return Err(Verdict::Status(423));
+    }
+    let path = bare_path_of(r);
+    std::fs::metadata(&path).map_err(|e| failed(r, &path, &e))?;
+    let mut names: Vec<Name> = Vec::new();
+    for change in &changes {
+        if !names.contains(change.name()) {
+            names.push(change.name().clone());
+        }
+    }
+    let outcome = if names.iter().any(is_known) {
+        Some("403 Forbidden")
+    } else {
+        let place = path.clone();
+        let changed = service::blocking(move || properties::change(&place, &changes)).await;
+        match changed.ok_or(Verdict::Status(500))? {
+            Ok(()) => None,
+            Err(e) => {
+                let text = crate::log::os_error(&e);
+                log_error!(r, Error, "setxattr() \"{}\" failed ({text})", path.display());
+                Some(if e.kind() == io::ErrorKind::PermissionDenied {
+                    "403 Forbidden"
+                } else {
+                    "507 Insufficient Storage"
+                })
+            }
+        }
+    };
+    let mut page =
+        b"<?xml version=\"1.0\" encoding=\"utf-8\"?>\n<D:multistatus xmlns:D=\"DAV:\">\n<D:response>\n<D:href>"
+            .to_vec();
+    let mut href = Vec::new();
+    escape_uri(r.get(r.head.uri), Escape::Uri, &mut href);
+    escape_html(&href, &mut page);
+    page.extend_from_slice(b"</D:href>\n");
+    for name in &names {
+        let status = match outcome {
+            None => "200 OK",
+            // Only these are refused, the others are not made because of them.
+            Some("403 Forbidden") if names.iter().any(is_known) && !is_known(name) => "424 Failed Dependency",
+            Some(status) => status,
+        };
+        page.extend_from_slice(b"<D:propstat>\n<D:prop>\n");
+        empty_element(name, &mut page);
+        let _ = write!(page, "</D:prop>\n<D:status>HTTP/1.1 {status}</D:status>\n</D:propstat>\n");
+    }
+    page.extend_from_slice(b"</D:response>\n</D:multistatus>\n");
+    r.answer.headers.content_type = Some(Text::from("text/xml"));
+    r.answer.headers.charset = Some(Text::from("utf-8"));
+    Ok(r.respond(207, &page))
+}
+
 fn failed(r: &Request, path: &Path, e: &io::Error) -> Verdict {
     log_error!(r, Error, "stat() \"{}\" failed ({})", path.display(), crate::log::os_error(e));
     Verdict::Status(match e.kind() {
@@ -203,43 +276,86 @@ fn failed(r: &Request, path: &Path, e: &io::Error) -> Verdict {
     })
 }
 
-fn describe(uri: &[u8], facts: &Metadata) -> Resource {
-    let mut href = Vec::new();
-    escape_uri(uri, Escape::Uri, &mut href);
-    let bare = uri.strip_suffix(b"/").unwrap_or(uri);
-    let name = bare[memchr::memrchr(b'/', bare).map_or(0, |at| at + 1)..].to_vec();
-    let (is_folder, size, mtime) = (facts.is_dir(), facts.len(), facts.mtime());
-    Resource { href, uri: uri.to_vec(), name, is_folder, size, mtime }
+/// What a PROPFIND has found so far.
+struct Found {
+    list: Vec<Resource>,
+    /// What is asked for of what clients have set; none: clients set nothing here.
+    wanted: Option<Find>,
+    /// Bytes of that.
+    set_bytes: usize,
 }
 
-/// Adds what is in a folder. False: there is too much of it. Links are told of as what they lead to, and not followed further.
-fn walk(folder: &Path, uri: &[u8], levels: usize, list: &mut Vec<Resource>) -> bool {
-    if levels == 0 {
-        return true;
+impl Found {
+    fn note(&mut self, path: &Path, uri: &[u8], facts: &Metadata) {
+        let mut href = Vec::new();
+        escape_uri(uri, Escape::Uri, &mut href);
+        let bare = uri.strip_suffix(b"/").unwrap_or(uri);
+        let name = bare[memchr::memrchr(b'/', bare).map_or(0, |at| at + 1)..].to_vec();
+        let (is_folder, size, mtime) = (facts.is_dir(), facts.len(), facts.mtime());
+        let set = match &self.wanted {
+            None => Vec::new(),
+            // All are live ones.
+            Some(Find::Some(names)) if names.iter().all(is_known) => Vec::new(),
+            Some(Find::Some(names)) => {
+                properties::of(path).into_iter().filter(|one| names.contains(&one.name)).collect()
+            }
+            Some(Find::All | Find::Names) => properties::of(path),
+        };
+        self.set_bytes += set.iter().map(|one| one.element.len()).sum::<usize>();
+        self.list.push(Resource { href, uri: uri.to_vec(), name, is_folder, size, mtime, set });
     }
-    let Ok(entries) = std::fs::read_dir(folder) else { return true };
-    for entry in entries.flatten() {
-        let path = entry.path();
-        let Ok(facts) = std::fs::metadata(&path) else { continue };
-        if list.len() >= MAX_FOUND {
-            return false;
+
+    /// Adds what is in a folder. False: there is too much of it. Links are told of as what they lead to, and not followed further.
+    fn walk(&mut self, folder: &Path, uri: &[u8], levels: usize) -> bool {
+        if levels == 0 {
+            return true;
         }
-        let mut uri = [uri, entry.file_name().as_bytes()].concat();
-        if facts.is_dir() {
-            uri.push(b'/');
+        let Ok(entries) = std::fs::read_dir(folder) else { return true };
+        for entry in entries.flatten() {
+            let path = entry.path();
+            let Ok(facts) = std::fs::metadata(&path) else { continue };
+            if self.list.len() >= MAX_FOUND || self.set_bytes >= MAX_SET {
+                return false;
+            }
+            let mut uri = [uri, entry.file_name().as_bytes()].concat();
+            if facts.is_dir() {
+                uri.push(b'/');
+            }
+            self.note(&path, &uri, &facts);
+            let is_link = entry.file_type().is_ok_and(|t| t.is_symlink());
+            if facts.is_dir() && !is_link && !self.walk(&path, &uri, levels - 1) {
+                return false;
+            }
         }
-        list.push(describe(&uri, &facts));
-        let is_link = entry.file_type().is_ok_and(|t| t.is_symlink());
-        if facts.is_dir() && !is_link && !walk(&path, &uri, levels - 1, list) {
-            return false;
-        }
+        true
     }
-    true
+}
+
+/// Whether clients set properties here.
+pub(super) fn sets_properties(r: &Request) -> bool {
+    *r.conf().dav_ext.dav_ext_methods & bit(Method::Proppatch) != 0
 }
 
 /// The properties that are known here.
 const KNOWN: [&[u8]; 6] =
     [b"displayname", b"getcontentlength", b"getlastmodified", b"resourcetype", b"lockdiscovery", b"supportedlock"];
+
+fn is_known(name: &Name) -> bool {
+    KNOWN.iter().any(|known| name.is_dav(known))
+}
+
+/// An element with nothing in it.
+fn empty_element(name: &Name, out: &mut Vec<u8>) {
+    let (mut local, mut space) = (Vec::new(), Vec::new());
+    escape_html(&name.local, &mut local);
+    escape_html(&name.space, &mut space);
+    // A prefix cannot stand for no namespace.
+    let parts: [&[u8]; 5] = match space.is_empty() {
+        true => [b"<", &local, b" xmlns=\"", b"", b"\"/>\n"],
+        false => [b"<x:", &local, b" xmlns:x=\"", &space, b"\"/>\n"],
+    };
+    out.extend(parts.concat());
+}
 
 fn response(found: &Resource, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<u8>) {
     out.extend_from_slice(b"<D:response>\n<D:href>");
@@ -247,11 +363,18 @@ fn response(found: &Resource, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<
     out.extend_from_slice(b"</D:href>\n<D:propstat>\n<D:prop>\n");
     let mut missing: Vec<&Name> = Vec::new();
     match wanted {
-        Find::All => KNOWN.iter().for_each(|name| property(found, name, zone, out)),
+        Find::All => {
+            KNOWN.iter().for_each(|name| property(found, name, zone, out));
+            for one in &found.set {
+                out.extend_from_slice(&one.element);
+                out.push(b'\n');
+            }
+        }
         Find::Names => {
             for name in KNOWN {
                 let _ = writeln!(out, "<D:{}/>", String::from_utf8_lossy(name));
             }
+            found.set.iter().for_each(|one| empty_element(&one.name, out));
         }
         Find::Some(names) => {
             for name in names {
@@ -260,7 +383,10 @@ fn response(found: &Resource, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<
                     Some(known) if !(found.is_folder && *known == b"getcontentlength") => {
                         property(found, known, zone, out)
                     }
-                    _ => missing.push(name),
+                    _ => match found.set.iter().find(|one| one.name == *name) {
+                        Some(one) => out.extend_from_slice(&one.element),
+                        None => missing.push(name),
+                    },
                 }
             }
         }
@@ -268,13 +394,7 @@ fn response(found: &Resource, wanted: &Find, zone: Option<&Zone>, out: &mut Vec<
     out.extend_from_slice(b"</D:prop>\n<D:status>HTTP/1.1 200 OK</D:status>\n</D:propstat>\n");
     if !missing.is_empty() {
         out.extend_from_slice(b"<D:propstat>\n<D:prop>\n");
-        for name in missing {
-            out.extend_from_slice(b"<x:");
-            escape_html(&name.local, out);
-            out.extend_from_slice(b" xmlns:x=\"");
-            escape_html(&name.space, out);
-            out.extend_from_slice(b"\"/>\n");
-        }
+        missing.iter().for_each(|name| empty_element(name, out));
         out.extend_from_slice(b"</D:prop>\n<D:status>HTTP/1.1 404 Not Found</D:status>\n</D:propstat>\n");
     }
     out.extend_from_slice(b"</D:response>\n");
@@ -299,25 +419,31 @@ fn property(found: &Resource, name: &[u8], zone: Option<&Zone>, out: &mut Vec<u8
         }
         b"resourcetype" => out.extend_from_slice(b"<D:resourcetype/>\n"),
         b"lockdiscovery" => {
-            let held = zone.and_then(|zone| zone.held(&found.uri));
             out.extend_from_slice(b"<D:lockdiscovery>");
-            if let Some(held) = held {
-                active_lock(&held, out);
-            }
+            let held = zone.map(|zone| zone.held(&found.uri)).unwrap_or_default();
+            held.iter().for_each(|held| active_lock(held, out));
             out.extend_from_slice(b"</D:lockdiscovery>\n");
         }
-        _ if zone.is_some() => out.extend_from_slice(
-            b"<D:supportedlock><D:lockentry><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry></D:supportedlock>\n",
-        ),
+        _ if zone.is_some() => {
+            out.extend_from_slice(b"<D:supportedlock>");
+            for scope in ["exclusive", "shared"] {
+                let _ = write!(
+                    out,
+                    "<D:lockentry><D:lockscope><D:{scope}/></D:lockscope><D:locktype><D:write/></D:locktype></D:lockentry>"
+                );
+            }
+            out.extend_from_slice(b"</D:supportedlock>\n");
+        }
         _ => out.extend_from_slice(b"<D:supportedlock/>\n"),
     }
 }
 
 fn active_lock(held: &Held, out: &mut Vec<u8>) {
     let depth = if held.infinite { "infinity" } else { "0" };
+    let scope = if held.exclusive { "exclusive" } else { "shared" };
     let _ = write!(
         out,
-        "<D:activelock><D:lockscope><D:exclusive/></D:lockscope><D:locktype><D:write/></D:locktype><D:depth>{depth}</D:depth><D:owner>"
+        "<D:activelock><D:lockscope><D:{scope}/></D:lockscope><D:locktype><D:write/></D:locktype><D:depth>{depth}</D:depth><D:owner>"
     );
     escape_html(&held.owner, out);
     let _ = write!(
@@ -350,16 +476,13 @@ async fn lock(r: &mut Request) -> Result<Verdict, Verdict> {
         };
     };
     let depth = depth_of(r, Depth::Infinity).filter(|d| *d != Depth::One).ok_or(Verdict::Status(400))?;
-    if !asked.exclusive {
-        log_error!(r, Error, "LOCK: only exclusive locks are supported");
-        return Err(Verdict::Status(409));
-    }
     if let Some(refused) = guard_parent(r, &zone, &tokens(r)) {
         return Err(refused);
     }
     let path: PathBuf = bare_path_of(r);
     let is_new = !path.exists();
-    let held = match zone.take(&uri, depth == Depth::Infinity, &asked.owner) {
+    let infinite = depth == Depth::Infinity;
+    let held = match zone.take(&Wanted { uri: &uri, infinite, exclusive: asked.exclusive, owner: &asked.owner }) {
         Ok(held) => held,
         Err(locks::Refused::Locked) => return Err(Verdict::Status(423)),
         Err(locks::Refused::Full) => {
@@ -443,6 +566,5 @@ fn guard_parent(r: &Request, zone: &Zone, tokens: &[String]) -> Option<Verdict> 
     let uri = r.get(r.head.uri);
     let bare = uri.strip_suffix(b"/").unwrap_or(uri);
     let parent = &bare[..memchr::memrchr(b'/', bare).map_or(0, |at| at + 1)];
-    let held = zone.held(parent)?;
-    (!tokens.contains(&held.token)).then_some(Verdict::Status(423))
+    (!zone.allows_itself(parent, tokens)).then_some(Verdict::Status(423))
 }

@@ -1,4 +1,4 @@
-//! The locks of WebDAV: exclusive ones for writing, on a resource or on all below it. Kept in memory for all threads; a reload finds
+//! The locks of WebDAV: for writing, exclusive or shared, on a resource or on all below it. Kept in memory for all threads; a reload finds
 //! the zone by its name.
 
 use runtime::clock;
@@ -23,6 +23,7 @@ pub struct Zone {
 struct Lock {
     uri: Box<[u8]>,
     infinite: bool,
+    exclusive: bool,
     token: String,
     owner: Vec<u8>,
     /// Monotonic, ms.
@@ -34,6 +35,7 @@ struct Lock {
 pub(super) struct Held {
     pub(super) uri: Vec<u8>,
     pub(super) infinite: bool,
+    pub(super) exclusive: bool,
     pub(super) token: String,
     pub(super) owner: Vec<u8>,
     /// How long it lasts.
@@ -45,6 +47,17 @@ impl Zone {
     pub fn name(&self) -> &[u8] {
         &self.name
     }
+}
+
+/// What a lock is to be.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Wanted<'a> {
+    pub(super) uri: &'a [u8],
+    /// Also on all below it.
+    pub(super) infinite: bool,
+    /// Nobody else may have one.
+    pub(super) exclusive: bool,
+    pub(super) owner: &'a [u8],
 }
 
 /// Why there is no lock.
@@ -91,8 +104,17 @@ impl Lock {
 
     fn told(&self, now: u64) -> Held {
         let (uri, token, owner) = (self.uri.to_vec(), self.token.clone(), self.owner.clone());
-        Held { uri, infinite: self.infinite, token, owner, seconds: self.until.saturating_sub(now) / 1000 }
+        let seconds = self.until.saturating_sub(now) / 1000;
+        Held { uri, infinite: self.infinite, exclusive: self.exclusive, token, owner, seconds }
     }
+}
+
+/// Whether who has these tokens may change a resource: each exclusive lock on it is his, and of shared ones any (RFC 4918 section 6.2).
+fn permits(locks: &[Lock], uri: &[u8], tokens: &[String]) -> bool {
+    let his = |lock: &Lock| tokens.contains(&lock.token);
+    let mut about = locks.iter().filter(|lock| lock.covers(uri));
+    let shares = || locks.iter().any(|lock| !lock.exclusive && lock.covers(uri) && his(lock));
+    about.all(|lock| his(lock) || (!lock.exclusive && shares()))
 }
 
 impl Zone {
@@ -104,10 +126,12 @@ impl Zone {
     }
 
     /// Takes a lock.
-    pub(super) fn take(&self, uri: &[u8], infinite: bool, owner: &[u8]) -> Result<Held, Refused> {
+    pub(super) fn take(&self, wanted: &Wanted<'_>) -> Result<Held, Refused> {
+        let Wanted { uri, infinite, exclusive, owner } = *wanted;
         self.with(|locks, now| {
             let own = bare(uri);
-            let taken = |lock: &Lock| lock.covers(uri) || (infinite && is_below(bare(&lock.uri), own));
+            let meets = |lock: &Lock| lock.covers(uri) || (infinite && is_below(bare(&lock.uri), own));
+            let taken = |lock: &Lock| (exclusive || lock.exclusive) && meets(lock);
             if locks.iter().any(taken) {
                 return Err(Refused::Locked);
             }
@@ -116,7 +140,7 @@ impl Zone {
             }
             let until = now.saturating_add(self.timeout.as_millis() as u64);
             let owner = owner[..owner.len().min(MAX_OWNER)].to_vec();
-            let lock = Lock { uri: uri.into(), infinite, token: token(), owner, until };
+            let lock = Lock { uri: uri.into(), infinite, exclusive, token: token(), owner, until };
             let told = lock.told(now);
             locks.push(lock);
             Ok(told)
@@ -141,16 +165,21 @@ impl Zone {
         })
     }
 
-    /// The lock on a resource.
-    pub(super) fn held(&self, uri: &[u8]) -> Option<Held> {
-        self.with(|locks, now| locks.iter().find(|lock| lock.covers(uri)).map(|lock| lock.told(now)))
+    /// The locks on a resource: one, or several that are shared.
+    pub(super) fn held(&self, uri: &[u8]) -> Vec<Held> {
+        self.with(|locks, now| locks.iter().filter(|lock| lock.covers(uri)).map(|lock| lock.told(now)).collect())
+    }
+
+    /// Whether a resource may be changed by who has these tokens; what is below it is left as it is.
+    pub(super) fn allows_itself(&self, uri: &[u8], tokens: &[String]) -> bool {
+        self.with(|locks, _| permits(locks, uri, tokens))
     }
 
     /// Whether a resource, and what is below it, may be changed by who has these tokens.
     pub(super) fn allows(&self, uri: &[u8], tokens: &[String]) -> bool {
         self.with(|locks, _| {
-            let mut about = locks.iter().filter(|lock| lock.covers(uri) || is_below(bare(&lock.uri), bare(uri)));
-            about.all(|lock| tokens.contains(&lock.token))
+            let mut below = locks.iter().filter(|lock| is_below(bare(&lock.uri), bare(uri)));
+            permits(locks, uri, tokens) && below.all(|lock| permits(locks, &lock.uri, tokens))
         })
     }
 }
@@ -168,12 +197,33 @@ fn token() -> String {
 mod tests {
     use super::*;
 
+    fn wanted(uri: &[u8], infinite: bool, exclusive: bool) -> Wanted<'_> {
+        Wanted { uri, infinite, exclusive, owner: b"me" }
+    }
+
+    #[test]
+    fn several_share_one() {
+        let zone = open(b"shared", 4096, Duration::from_secs(60));
+        let first = zone.take(&wanted(b"/a/b", false, false)).expect("nobody has it");
+        let second = zone.take(&wanted(b"/a/", true, false)).expect("it is shared");
+        assert_eq!(zone.take(&wanted(b"/a/b", false, true)).err(), Some(Refused::Locked));
+        let with = |held: &Held| std::slice::from_ref(&held.token).to_vec();
+        assert!(zone.allows(b"/a/b", &with(&first)) && zone.allows(b"/a/b", &with(&second)));
+        assert!(
+            !zone.allows(b"/a/b", &[]) && !zone.allows(b"/a/c", &with(&first)) && zone.allows(b"/a", &with(&second))
+        );
+        assert_eq!(zone.held(b"/a/b").len(), 2);
+        let alone = zone.take(&wanted(b"/x", false, true)).expect("nobody has it");
+        assert_eq!(zone.take(&wanted(b"/x", false, false)).err(), Some(Refused::Locked));
+        assert!(zone.allows_itself(b"/", &[]) && !zone.allows(b"/", &with(&alone)));
+    }
+
     #[test]
     fn one_has_it_until_it_is_given_back() {
         let zone = open(b"test", 1024, Duration::from_secs(60));
-        let held = zone.take(b"/a/b", false, b"me").expect("nobody has it");
-        assert_eq!(zone.take(b"/a/b", false, b"you").err(), Some(Refused::Locked));
-        assert_eq!(zone.take(b"/a/", true, b"you").err(), Some(Refused::Locked));
+        let held = zone.take(&wanted(b"/a/b", false, true)).expect("nobody has it");
+        assert_eq!(zone.take(&wanted(b"/a/b", false, true)).err(), Some(Refused::Locked));
+        assert_eq!(zone.take(&wanted(b"/a/", true, true)).err(), Some(Refused::Locked));
         assert!(
             !zone.allows(b"/a/b", &[])
                 && zone.allows(b"/a/b", std::slice::from_ref(&held.token))
@@ -181,9 +231,9 @@ mod tests {
         );
         // What is above it cannot be taken away with it.
         assert!(!zone.allows(b"/a", &[]) && zone.allows(b"/ab", &[]));
-        let folder = zone.take(b"/f/", true, b"me").expect("nobody has it");
+        let folder = zone.take(&wanted(b"/f/", true, true)).expect("nobody has it");
         assert!(!zone.allows(b"/f/x/y", &[]) && !zone.allows(b"/f", &[]) && zone.allows(b"/fx", &[]));
-        assert_eq!(zone.take(b"/g", false, b"me").err(), Some(Refused::Full));
+        assert_eq!(zone.take(&wanted(b"/g", false, true)).err(), Some(Refused::Full));
         assert!(zone.refresh(b"/f/x", &folder.token).is_some() && zone.refresh(b"/g", &folder.token).is_none());
         assert!(!zone.release(b"/a/b", &folder.token) && zone.release(b"/a/b", &held.token));
         assert!(zone.allows(b"/a/b", &[]));

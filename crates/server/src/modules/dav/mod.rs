@@ -4,6 +4,7 @@
 
 pub mod ext;
 pub mod locks;
+mod properties;
 mod transfer;
 mod tree;
 
@@ -153,7 +154,8 @@ async fn put(r: &mut Request) -> Verdict {
     let (conf, date) = (&r.conf().dav, r.head.headers.find(K::Date));
     let mtime = date.and_then(|d| wire::date::parse_http(r.get(d)));
     let folders = conf.create_full_put_path.then_some(*conf.dav_access);
-    let placement = Placement { mode: Some(*conf.dav_access), mtime, folders };
+    let keeps_properties = !is_new && ext::sets_properties(r);
+    let placement = Placement { mode: Some(*conf.dav_access), mtime, folders, keeps_properties };
     let placed = on_disk(r, move || file.place(&path, &placement)).await;
     match placed {
         Ok(()) if is_new => created(r),

@@ -1,6 +1,7 @@
 //! What WebDAV does on the disk: files get their names, trees are copied and removed. Runs on a thread that may wait; knows no
 //! request but for the line in its log.
 
+use super::properties;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::Verdict;
@@ -58,6 +59,8 @@ pub(super) struct Placement {
     pub(super) mtime: Option<i64>,
     /// Folders on the way are made, with these bits (and those to pass through them).
     pub(super) folders: Option<u32>,
+    /// It is new content for what stands there, whose properties stay (PUT).
+    pub(super) keeps_properties: bool,
 }
 
 /// Who may read a folder may pass through it.
@@ -74,6 +77,9 @@ pub(super) fn place(from: &Path, fd: Option<&OwnedFd>, to: &Path, how: &Placemen
     if let (Some(time), Some(fd)) = (how.mtime, fd) {
         // nginx goes on, too.
         let _ = rustix::fs::futimens(fd, &times(time));
+    }
+    if how.keeps_properties {
+        properties::copy(to, from);
     }
     let mut renamed = std::fs::rename(from, to);
     if let (Err(e), Some(mode), Some(folder)) = (&renamed, how.folders, to.parent())
@@ -106,6 +112,7 @@ pub(super) fn copy_file(from: &Path, to: &Path) -> Result<(), Fault> {
         std::fs::metadata(folder).map_err(|e| Fault::new("stat()", folder, e, 409))?;
     }
     let (fd, beside) = crate::temp::create_beside(to).map_err(|(path, e)| Fault::new("open()", &path, e, 409))?;
+    properties::copy(from, &beside);
     let mut target = File::from(fd);
     let copied = io::copy(&mut source, &mut target)
         .and_then(|_| target.set_permissions(Permissions::from_mode(facts.mode() & 0o7777)))
@@ -153,6 +160,7 @@ pub(super) fn copy_folder(from: &Path, to: &Path, facts: &Metadata, deep: bool) 
 fn copy_level(from: &Path, to: &Path, facts: &Metadata, depth: usize) -> Result<(), Fault> {
     // Writable for its owner until it is filled.
     make_folder(to, facts.mode() & 0o7777 | 0o700, 409)?;
+    properties::copy(from, to);
     if depth > 0 {
         let entries = std::fs::read_dir(from).map_err(|e| Fault::new("opendir()", from, e, 404))?;
         for entry in entries {

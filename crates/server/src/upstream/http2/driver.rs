@@ -1,13 +1,13 @@
 //! The task of a connection: reads, lets the protocol work, wakes requests, writes all that came of it in one call. Never waits for
 //! a request: what one does not take stays in its window.
 
-use super::{OUTPUT_LIMIT, Session, State, Trouble, head};
+use super::{OUTPUT_LIMIT, Session, State, head};
 use crate::connection::http2::link::FrameSocket;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::log::error::Level;
 use crate::upstream::sharing::Shared;
-use runtime::clock;
+use crate::upstream::streams::Trouble;
 use runtime::timer::Timer;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -45,20 +45,19 @@ pub(super) async fn run(session: Rc<Session>, socket: Socket) {
 impl Drop for Driver {
     fn drop(&mut self) {
         self.session.retire();
-        self.session.state.borrow_mut().end_all(&Trouble::Closed);
+        self.session.state.borrow_mut().end_all(&Trouble::closed());
         pool::give_buffer(std::mem::take(&mut self.link.input));
     }
 }
 
 impl Driver {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.session.driving.set(true);
-        self.session.state.borrow_mut().task = runtime::current();
+        self.session.life.begin_turn();
         if crate::worker::draining() {
             self.session.retire();
         }
         let end = self.work(cx);
-        self.session.driving.set(false);
+        self.session.life.end_turn();
         end
     }
 
@@ -81,7 +80,7 @@ impl Driver {
                 Ok(false) => {}
                 Err(e) => {
                     let text = format!("send() failed ({})", crate::log::os_error(&e));
-                    self.session.state.borrow_mut().end_all(&Trouble::Failed(text.into()));
+                    self.session.state.borrow_mut().end_all(&Trouble::Lost(text.into()));
                     return Poll::Ready(());
                 }
             }
@@ -101,8 +100,8 @@ impl Driver {
             }
             match self.link.poll_fill(cx) {
                 Poll::Ready(Ok(n)) if n > 0 => self.process(),
-                Poll::Ready(Ok(_)) => return Err(Trouble::Closed),
-                Poll::Ready(Err(e)) => return Err(Trouble::Failed(crate::log::read_error("recv()", &e).into())),
+                Poll::Ready(Ok(_)) => return Err(Trouble::closed()),
+                Poll::Ready(Err(e)) => return Err(Trouble::Lost(crate::log::read_error("recv()", &e).into())),
                 Poll::Pending => return Ok(false),
             }
         }
@@ -112,8 +111,8 @@ impl Driver {
     fn process(&mut self) {
         let mut fields = FIELDS.take();
         let mut state = self.session.state.borrow_mut();
-        state.heard_ms = clock::monotonic_ms();
         state.wire.lend_buffer(pool::take_buffer);
+        self.session.life.note_heard();
         let mut goaway = false;
         loop {
             match state.wire.next(&self.link.input, &mut self.link.at, &mut fields) {
@@ -128,7 +127,7 @@ impl Driver {
                     let text = of_upstream(&error.text);
                     if state.wire.streams().is_empty() {
                         // No request will say it.
-                        let peer = &self.session.peer;
+                        let peer = &self.session.life.peer;
                         crate::log::process_line(Level::Error, format_args!("{text}, upstream: \"{peer}\""));
                     }
                     state.end_all(&Trouble::Invalid(text.into()));
@@ -156,12 +155,12 @@ impl Driver {
     fn rest(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         let mut state = self.session.state.borrow_mut();
         let idle = state.wire.streams().is_empty();
-        if idle && state.retired {
+        if idle && self.session.life.is_retired() {
             return Poll::Ready(());
         }
         if std::mem::replace(&mut self.idle, idle) != idle {
             match idle {
-                true => self.timer.set(self.session.keepalive.timeout),
+                true => self.timer.set(self.session.life.keepalive.timeout),
                 false => self.timer.clear(),
             }
         }
@@ -182,6 +181,12 @@ pub(in crate::upstream) fn of_upstream(text: &str) -> String {
         Some(rest) => format!("upstream{rest}"),
         None => text.to_owned(),
     }
+}
+
+/// RST_STREAM
+fn rejected(code: ErrorCode) -> Trouble {
+    let text = format!("upstream rejected request with error {}", code.0).into();
+    if code == ErrorCode::REFUSED_STREAM { Trouble::Refused(text) } else { Trouble::Invalid(text) }
 }
 
 impl State {
@@ -207,7 +212,7 @@ impl State {
                     Some(text) => s.data.fail(Trouble::Invalid(of_upstream(&text).into())),
                     // The answer is complete: the peer only does not want the rest of the request.
                     None if code == ErrorCode::NO_ERROR && s.data.complete => s.data.wake(),
-                    None => s.data.fail(Trouble::Rejected(code)),
+                    None => s.data.fail(rejected(code)),
                 }
             }
             Event::Window { stream: 0 } => self.wire.streams_mut().iter_mut().for_each(|s| s.data.wake()),
@@ -222,38 +227,18 @@ impl State {
 
     fn take_head(&mut self, id: u32, end: bool, fields: &HeaderBlock) {
         let Some(s) = self.wire.stream(id) else { return };
-        s.data.heard = true;
-        if s.data.input.capacity() == 0 {
-            s.data.input = pool::take_buffer();
-        }
-        match head::write(fields, end, s.data.is_head, &mut s.data.input) {
-            Ok(found) => {
-                s.data.left = found.length.filter(|_| !s.data.is_head);
-                s.data.complete |= end;
-                s.data.wake();
-                if !found.is_interim() {
-                    self.wire.answered(id);
-                }
-            }
+        match s.data.take_head(fields, end) {
+            Ok(found) if found.is_interim() => {}
+            Ok(_) => self.wire.answered(id),
             Err(text) => self.refuse(id, Trouble::Invalid(text)),
         }
     }
 
     fn take_data(&mut self, id: u32, bytes: &[u8], end: bool) {
         let Some(s) = self.wire.stream(id) else { return };
-        if !s.head_seen {
-            // What stands before a head would be read as one (RFC 9113 section 8.1).
-            return self.refuse(id, Trouble::Invalid("upstream sent DATA before HEADERS".into()));
+        if let Err(text) = s.data.take_body(bytes, end) {
+            self.refuse(id, Trouble::Invalid(text));
         }
-        let fits = s.data.left.is_none_or(|left| bytes.len() as u64 <= left);
-        if !fits {
-            let text = "upstream sent response body larger than indicated content length";
-            return self.refuse(id, Trouble::Invalid(text.into()));
-        }
-        s.data.left = s.data.left.map(|left| left - bytes.len() as u64);
-        s.data.input.extend_from_slice(bytes);
-        s.data.complete |= end;
-        s.data.wake();
     }
 
     /// What came on a stream makes no sense.
@@ -266,8 +251,10 @@ impl State {
 
     /// Streams above `last` have not been worked on and will not be.
     fn go_away(&mut self, last: u32, code: ErrorCode) {
+        let text = format!("upstream sent goaway with error {}", code.0).into();
+        let trouble = if code == ErrorCode::NO_ERROR { Trouble::Refused(text) } else { Trouble::Invalid(text) };
         for s in self.wire.streams_mut().iter_mut().filter(|s| s.id > last && !s.data.complete) {
-            s.data.fail(Trouble::Goaway(code));
+            s.data.fail(trouble.clone());
         }
     }
 

@@ -2,7 +2,7 @@
 //! reads it; therefore nothing may stand in it that ends a line or frames a body. What is refused, and with which words, is
 //! nginx's `ngx_http_grpc_process_header`.
 
-use super::Trailers;
+use crate::upstream::streams::Trailers;
 use std::rc::Rc;
 use wire::http1::response::ResponseHead;
 use wire::http1::values::parse_content_length;

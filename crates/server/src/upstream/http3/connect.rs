@@ -13,9 +13,9 @@ use crate::upstream::choose::SelectedPeer;
 use crate::upstream::connect::{self, Connecting};
 use crate::upstream::exchange::{self, Event, poll_end};
 use crate::upstream::failure::Failure;
-use crate::upstream::job::Job;
 use crate::upstream::settings::{UpstreamSettings, next};
-use crate::upstream::sharing::{Key, Shared};
+use crate::upstream::sharing::{Key, Life, Shared};
+use crate::upstream::streams::Asked;
 use quinn_proto::crypto::rustls::QuicClientConfig;
 use quinn_proto::{ClientConfig, Endpoint, EndpointConfig, IdleTimeout, TransportConfig, VarInt};
 use quinn_udp::{UdpSockRef, UdpSocketState};
@@ -24,7 +24,7 @@ use runtime::timer::Timer;
 use rustix::net::SocketType;
 use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -41,7 +41,7 @@ const ONE_WAY_STREAMS: u32 = 8;
 const HANDSHAKE_BUFFER: usize = 64 * 1024;
 
 /// Why no connection came of it; logged.
-pub(super) fn refused(r: &mut Request, text: &str) -> Failure {
+fn refused(r: &mut Request, text: &str) -> Failure {
     log_error!(r, Error, "{text}");
     Failure::of(next::ERROR, false, false)
 }
@@ -49,12 +49,11 @@ pub(super) fn refused(r: &mut Request, text: &str) -> Failure {
 /// Opens a connection. `key`: requests share it.
 pub(super) async fn connect(
     r: &mut Request,
-    job: &Job,
-    conf: &UpstreamSettings,
-    chosen: &SelectedPeer,
+    asked: &Asked<'_>,
     key: Option<Key>,
     timer: &Timer,
 ) -> Result<Rc<Session>, Failure> {
+    let Asked { job, conf, chosen, .. } = *asked;
     let Address::Inet(remote) = chosen.peer.address else {
         return Err(refused(r, "HTTP/3 needs an address of IP, not a unix socket"));
     };
@@ -78,7 +77,7 @@ pub(super) async fn connect(
         Ok(begun) => begun,
         Err(e) => return Err(refused(r, &format!("a QUIC connection could not be begun ({e})"))),
     };
-    let session = Session::new(quic, job, chosen, key);
+    let session = Session::new(quic, Life::new(job, chosen, key));
     driver::start(&session, socket, udp, endpoint, handle);
     r.action = action::SHAKING_UPSTREAM;
     let shaken = wait(r, conf, chosen, &session, timer).await.and_then(|()| verify(r, secure, chosen, &session));
@@ -157,8 +156,7 @@ fn verify(r: &mut Request, secure: &Secure, chosen: &SelectedPeer, session: &Ses
 }
 
 impl Session {
-    fn new(quic: quinn_proto::Connection, job: &Job, chosen: &SelectedPeer, key: Option<Key>) -> Rc<Session> {
-        let now = clock::monotonic_ms();
+    fn new(quic: quinn_proto::Connection, life: Life) -> Rc<Session> {
         let state = State {
             quic,
             streams: hashbrown::HashMap::new(),
@@ -168,23 +166,11 @@ impl Session {
             settings: Vec::new(),
             shaken: Shaken::Not,
             waiter: None,
-            task: runtime::TaskId::NOBODY,
-            retired: false,
             exhausted: false,
             dead: false,
             leaving: false,
             unsaid: None,
-            opened: 0,
-            heard_ms: now,
         };
-        Rc::new(Session {
-            state: RefCell::new(state),
-            // Until it runs for the first time.
-            driving: Cell::new(true),
-            key,
-            peer: chosen.peer.name.as_ref().into(),
-            began_ms: now,
-            keepalive: job.group.keepalive.clone(),
-        })
+        Rc::new(Session { life, state: RefCell::new(state) })
     }
 }

@@ -1,16 +1,16 @@
 //! The task of a connection: its socket's datagrams in and out, QUIC's deadlines, and what streams have to send. Never waits for a
 //! request: what one does not take stays in its window.
 
-use super::{Session, Shaken, Trouble, code};
+use super::{Session, Shaken, code};
 use crate::connection::socket::Socket;
 use crate::log::error::Level;
 use crate::upstream::sharing::Shared;
+use crate::upstream::streams::Trouble;
 use bytes::{Bytes, BytesMut};
 use quinn_proto::{
     ConnectionHandle, DatagramEvent, Dir, EcnCodepoint, Endpoint, Event, StreamEvent, StreamId, Transmit,
 };
 use quinn_udp::{RecvMeta, UdpSockRef, UdpSocketState};
-use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::RefCell;
 use std::future::poll_fn;
@@ -82,20 +82,18 @@ pub(super) fn start(
 impl Drop for Driver {
     fn drop(&mut self) {
         self.session.retire();
-        let closed = Trouble::Failed("upstream prematurely closed connection".into());
-        self.session.state.borrow_mut().end_all(&closed);
+        self.session.state.borrow_mut().end_all(&Trouble::closed());
     }
 }
 
 impl Driver {
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        self.session.driving.set(true);
-        self.session.state.borrow_mut().task = runtime::current();
+        self.session.life.begin_turn();
         if crate::worker::draining() {
             self.session.retire();
         }
         let over = self.work(cx);
-        self.session.driving.set(false);
+        self.session.life.end_turn();
         over
     }
 
@@ -133,7 +131,7 @@ impl Driver {
 
     /// The socket says that nobody is there.
     fn lost(&self, text: &str) -> Poll<()> {
-        self.session.state.borrow_mut().end_all(&Trouble::Failed(format!("recvmsg() failed ({text})").into()));
+        self.session.state.borrow_mut().end_all(&Trouble::Lost(format!("recvmsg() failed ({text})").into()));
         Poll::Ready(())
     }
 
@@ -176,7 +174,7 @@ impl Driver {
         let ecn = meta.ecn.and_then(|e| EcnCodepoint::from_bits(e as u8));
         let mut answer = Vec::new();
         let mut state = self.session.state.borrow_mut();
-        state.heard_ms = clock::monotonic_ms();
+        self.session.life.note_heard();
         while !rest.is_empty() {
             let datagram = rest.split_to(meta.stride.clamp(1, rest.len()));
             // Answers (to versions and connections that nobody here knows) are for servers to give.
@@ -199,7 +197,7 @@ impl Driver {
                 }
                 Event::ConnectionLost { reason } => {
                     let text = format!("upstream connection was lost: {reason}");
-                    state.end_all(&Trouble::Failed(text.into()));
+                    state.end_all(&Trouble::Lost(text.into()));
                 }
                 Event::Stream(StreamEvent::Opened { dir: Dir::Uni }) => state.accept_oneway(),
                 Event::Stream(StreamEvent::Readable { id }) if id.dir() == Dir::Uni => state.read_oneway(id),
@@ -207,7 +205,7 @@ impl Driver {
                 Event::Stream(StreamEvent::Stopped { id, .. }) => {
                     if let Some(s) = state.streams.get_mut(&id) {
                         s.stopped = true;
-                        s.wake();
+                        s.answer.wake();
                     }
                 }
                 Event::Stream(StreamEvent::Available { dir: Dir::Bi }) => state.exhausted = false,
@@ -224,7 +222,7 @@ impl Driver {
         };
         if let Some(text) = unsaid {
             // No request will say it.
-            let peer = &self.session.peer;
+            let peer = &self.session.life.peer;
             crate::log::process_line(Level::Error, format_args!("{text}, upstream: \"{peer}\""));
         }
         if leaves {
@@ -252,12 +250,12 @@ impl Driver {
             return !state.quic.is_closed();
         }
         let idle = state.streams.is_empty() && !matches!(state.shaken, Shaken::Not);
-        if state.streams.is_empty() && state.retired {
+        if state.streams.is_empty() && self.session.life.is_retired() {
             return !state.quic.is_closed();
         }
         if std::mem::replace(&mut self.idle, idle) != idle {
             match idle {
-                true => self.patience.set(self.session.keepalive.timeout),
+                true => self.patience.set(self.session.life.keepalive.timeout),
                 false => self.patience.clear(),
             }
         }

@@ -2,32 +2,26 @@
 //! a connection and its UDP socket; requests hold a stream of it. The protocols are `quinn_proto` and `wire::http3`, which know no socket.
 //!
 //! ```text
-//! open.rs     a request gets its stream, and its head goes out
+//! carry.rs    streams as requests hold them
 //! connect.rs  a connection: its socket, its handshake, whether the peer is who it must be
-//! stream.rs   what comes, as the request reads it; its body out
 //! receive.rs  what streams bring: answers and the peer's one-way streams
 //! driver.rs   socket <-> datagrams <-> streams
 //! ```
-//! Which connection a request gets is `super::sharing`, how its body goes out `super::upload`, how an answer's head becomes text
-//! `super::http2::head`.
+//! Which connection a request gets is `super::sharing`, how it holds its stream `super::streams`, how its body goes out `super::upload`,
+//! how an answer's head becomes text `super::http2::head`.
 
+mod carry;
 mod connect;
 mod driver;
-mod open;
 mod receive;
-mod stream;
 
-pub use open::open;
-
-use super::group::Keepalive;
-use super::http2::Trailers;
-use super::sharing::{self, STREAMS_AT_ONCE, Shared, Table};
+use super::sharing::{Life, STREAMS_AT_ONCE, Shared, Table};
+use super::streams::{Answer, Trouble};
 use bytes::Bytes;
 use hashbrown::HashMap;
 use quinn_proto::{Connection, StreamId, VarInt};
 use runtime::TaskId;
-use runtime::clock;
-use std::cell::{Cell, RefCell};
+use std::cell::RefCell;
 use std::rc::Rc;
 use std::thread::LocalKey;
 use wire::http2::hpack::decoder::Limits;
@@ -44,16 +38,8 @@ const HEADERS: Limits = Limits { field: 64 * 1024, block: 256 * 1024 };
 
 /// A connection as its driver and its requests see it.
 pub struct Session {
+    life: Life,
     state: RefCell<State>,
-    /// The driver is at work and will look at everything before it rests: it need not be woken.
-    driving: Cell<bool>,
-    /// Where it stands in the table; none: it is one request's own.
-    key: Option<sharing::Key>,
-    /// The peer's name, for the log.
-    peer: Box<str>,
-    /// When it was begun, ms of the monotonic clock.
-    began_ms: u64,
-    keepalive: Keepalive,
 }
 
 /// How far the handshake has come.
@@ -78,10 +64,6 @@ struct State {
     shaken: Shaken,
     /// Who waits for the handshake.
     waiter: Option<TaskId>,
-    /// The driver's.
-    task: TaskId,
-    /// No further streams.
-    retired: bool,
     /// The peer allows no further streams for now.
     exhausted: bool,
     /// Nothing more is sent or read.
@@ -90,10 +72,6 @@ struct State {
     leaving: bool,
     /// What went wrong while nobody was there to say it.
     unsaid: Option<Rc<str>>,
-    /// Streams so far.
-    opened: u64,
-    /// When something came last, ms.
-    heard_ms: u64,
 }
 
 /// What is kept for a request's stream.
@@ -102,8 +80,7 @@ struct StreamState {
     reader: request::Reader,
     /// What was taken from QUIC and not looked at yet.
     rest: Bytes,
-    /// The head as text and what follows of the body, not read yet.
-    input: Vec<u8>,
+    answer: Answer,
     /// Frames on their way out.
     output: Vec<u8>,
     /// The end stands behind them, and whether QUIC has been told.
@@ -111,33 +88,6 @@ struct StreamState {
     finished: bool,
     /// The peer wants no more of the request.
     stopped: bool,
-    /// Why nothing more comes, if that is not the answer's end.
-    trouble: Option<Trouble>,
-    /// What the answer's `Content-Length` leaves to come.
-    left: Option<u64>,
-    /// The answer has no body whatever its head says.
-    is_head: bool,
-    head_seen: bool,
-    /// The answer is complete.
-    complete: bool,
-    /// Something of an answer has come.
-    heard: bool,
-    trailers: Trailers,
-    /// The request's, while it waits.
-    task: Option<TaskId>,
-}
-
-/// Why a stream came to nothing.
-#[derive(Clone, Debug)]
-enum Trouble {
-    /// The connection ended, or failed: the log's words.
-    Failed(Rc<str>),
-    /// RESET_STREAM
-    Rejected(u64),
-    /// GOAWAY, and the stream is not below its number.
-    Goaway,
-    /// What came makes no sense: the log's words.
-    Invalid(Rc<str>),
 }
 
 thread_local! {
@@ -149,55 +99,13 @@ impl Shared for Session {
         &TABLE
     }
 
-    fn key(&self) -> Option<&sharing::Key> {
-        self.key.as_ref()
-    }
-
-    fn began_ms(&self) -> u64 {
-        self.began_ms
+    fn life(&self) -> &Life {
+        &self.life
     }
 
     fn has_room(&self) -> bool {
         let state = self.state.borrow();
-        !state.retired && !state.dead && !state.exhausted && state.streams.len() < STREAMS_AT_ONCE
-    }
-
-    fn retire(self: &Rc<Self>) {
-        let mut state = self.state.borrow_mut();
-        if std::mem::replace(&mut state.retired, true) {
-            return;
-        }
-        self.changed(&state);
-        drop(state);
-        sharing::remove(self);
-    }
-}
-
-impl Session {
-    /// Something is to be written or read, or nobody is left: the driver has to look.
-    fn changed(&self, state: &State) {
-        if !self.driving.get() {
-            runtime::wake(state.task);
-        }
-    }
-
-    /// `keepalive_requests`, `keepalive_time`
-    fn is_worn(&self, state: &State) -> bool {
-        let age = clock::monotonic_ms() - self.began_ms;
-        state.opened >= self.keepalive.requests || age > self.keepalive.time.as_millis() as u64
-    }
-}
-
-impl StreamState {
-    fn wake(&mut self) {
-        if let Some(task) = self.task.take() {
-            runtime::wake_first(task);
-        }
-    }
-
-    fn fail(&mut self, trouble: Trouble) {
-        self.trouble.get_or_insert(trouble);
-        self.wake();
+        !state.dead && !state.exhausted && state.streams.len() < STREAMS_AT_ONCE
     }
 }
 
@@ -205,8 +113,10 @@ impl State {
     /// Nothing more comes for anybody.
     fn end_all(&mut self, trouble: &Trouble) {
         self.dead = true;
-        self.streams.values_mut().filter(|s| !s.complete).for_each(|s| s.fail(trouble.clone()));
-        if let (Shaken::Not, Trouble::Failed(text) | Trouble::Invalid(text)) = (&self.shaken, trouble) {
+        self.streams.values_mut().map(|s| &mut s.answer).filter(|a| !a.complete).for_each(|a| a.fail(trouble.clone()));
+        if let (Shaken::Not, Trouble::Lost(text) | Trouble::Refused(text) | Trouble::Invalid(text)) =
+            (&self.shaken, trouble)
+        {
             self.shaken = Shaken::Failed(text.clone());
         }
         self.waiter.take().into_iter().for_each(runtime::wake);
@@ -235,7 +145,7 @@ impl State {
             let _ = stream.finish();
         }
         if s.output.len() < OUTPUT_LIMIT / 2 {
-            s.wake();
+            s.answer.wake();
         }
     }
 

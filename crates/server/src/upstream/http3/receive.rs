@@ -1,8 +1,9 @@
 //! What streams bring: answers, which become text for their requests, and the peer's one-way streams, which are only checked.
 
-use super::{HEADERS, STREAM_WINDOW, State, Trouble, code};
+use super::{HEADERS, STREAM_WINDOW, State, code};
 use crate::upstream::http2::driver::of_upstream;
 use crate::upstream::http2::head;
+use crate::upstream::streams::Trouble;
 use bytes::Bytes;
 use quinn_proto::{ReadError, StreamId};
 use std::cell::RefCell;
@@ -43,6 +44,13 @@ fn invalid(text: impl Into<std::rc::Rc<str>>) -> Stop {
     Stop::Stream(Trouble::Invalid(text.into()))
 }
 
+/// RESET_STREAM
+fn rejected(number: u64) -> Stop {
+    let text = format!("upstream rejected request with error {number}").into();
+    let refused = number == u64::from(ErrorCode::REQUEST_REJECTED.0);
+    Stop::Stream(if refused { Trouble::Refused(text) } else { Trouble::Invalid(text) })
+}
+
 impl State {
     fn take_chunk(&mut self, id: StreamId) -> Got {
         let mut stream = self.quic.recv_stream(id);
@@ -65,7 +73,7 @@ impl State {
             Err(Stop::Stream(trouble)) => {
                 let _ = self.quic.recv_stream(id).stop(code(ErrorCode::MESSAGE_ERROR));
                 if let Some(s) = self.streams.get_mut(&id) {
-                    s.fail(trouble);
+                    s.answer.fail(trouble);
                 }
             }
             Err(Stop::Connection(error)) => self.fail(&error),
@@ -75,7 +83,7 @@ impl State {
     fn try_read_answer(&mut self, id: StreamId, fields: &mut HeaderBlock) -> Result<(), Stop> {
         loop {
             let Some(s) = self.streams.get_mut(&id) else { return Ok(()) };
-            if s.complete || s.trouble.is_some() || s.input.len() >= STREAM_WINDOW {
+            if s.answer.complete || s.answer.trouble.is_some() || s.answer.input.len() >= STREAM_WINDOW {
                 return Ok(());
             }
             if s.rest.is_empty() {
@@ -83,10 +91,10 @@ impl State {
                     Got::Nothing => return Ok(()),
                     Got::Bytes(bytes) => {
                         if let Some(s) = self.streams.get_mut(&id) {
-                            (s.rest, s.heard) = (bytes, true);
+                            (s.rest, s.answer.heard) = (bytes, true);
                         }
                     }
-                    Got::Reset(number) => return Err(Stop::Stream(Trouble::Rejected(number))),
+                    Got::Reset(number) => return Err(rejected(number)),
                     Got::End => return self.answer_ended(id),
                 }
                 continue;
@@ -98,17 +106,11 @@ impl State {
             match event? {
                 Event::More => {}
                 Event::Data(span) => {
-                    let bytes = span.of(&rest);
-                    if s.left.is_some_and(|left| bytes.len() as u64 > left) {
-                        return Err(invalid("upstream sent response body larger than indicated content length"));
-                    }
-                    s.left = s.left.map(|left| left - bytes.len() as u64);
-                    s.input.extend_from_slice(bytes);
-                    s.wake();
+                    s.answer.take_body(span.of(&rest), false).map_err(invalid)?;
                 }
                 Event::Head { .. } => self.take_head(id, fields)?,
                 Event::Trailers { .. } => {
-                    s.trailers = head::trailers(fields).map_err(invalid)?;
+                    s.answer.trailers = head::trailers(fields).map_err(invalid)?;
                 }
                 Event::HeadTooLarge => return Err(invalid("upstream sent too large header")),
                 Event::Blocked => {
@@ -132,32 +134,26 @@ impl State {
                     false
                 }
                 Got::Nothing => false,
-                Got::Reset(number) => return Err(Stop::Stream(Trouble::Rejected(number))),
+                Got::Reset(number) => return Err(rejected(number)),
             },
             _ => false,
         };
         let Some(s) = self.streams.get_mut(&id) else { return Ok(()) };
-        let found = head::write(fields, ends, s.is_head, &mut s.input).map_err(invalid)?;
-        if found.is_interim() {
+        if s.answer.take_head(fields, ends).map_err(invalid)?.is_interim() {
             // The answer's own head comes next.
             s.reader = request::Reader::default();
-        } else {
-            s.head_seen = true;
-            s.left = found.length.filter(|_| !s.is_head);
         }
-        s.complete |= ends;
-        s.wake();
         Ok(())
     }
 
     fn answer_ended(&mut self, id: StreamId) -> Result<(), Stop> {
         let Some(s) = self.streams.get_mut(&id) else { return Ok(()) };
         s.reader.finish()?;
-        if !s.head_seen {
-            return Err(Stop::Stream(Trouble::Failed("upstream prematurely closed stream".into())));
+        if !s.answer.head_seen {
+            return Err(Stop::Stream(Trouble::Lost("upstream prematurely closed stream".into())));
         }
-        s.complete = true;
-        s.wake();
+        s.answer.complete = true;
+        s.answer.wake();
         Ok(())
     }
 
@@ -209,8 +205,8 @@ impl State {
     fn go_away(&mut self, first: u64) {
         self.leaving = true;
         for (id, s) in &mut self.streams {
-            if id.index() * 4 >= first && !s.complete {
-                s.fail(Trouble::Goaway);
+            if id.index() * 4 >= first && !s.answer.complete {
+                s.answer.fail(Trouble::Refused("upstream sent goaway".into()));
             }
         }
     }
