@@ -160,6 +160,15 @@ fn what_a_request_is() {
 }
 
 #[test]
+fn the_host_is_what_its_header_says() {
+    let server = Site::server(
+        "location = /t { set $known $host; content_by_lua_block {
+           ngx.print(ngx.var.host, ' ') ngx.req.set_header('Host', 'new:80') ngx.print(ngx.var.host) } }",
+    );
+    assert_eq!(get(&server.start(), "GET /t HTTP/1.1\r\nHost: old\r\n\r\n"), "old new");
+}
+
+#[test]
 fn heads_of_answers() {
     let server = site(
         r##"ngx.status = 201
@@ -279,6 +288,15 @@ fn what_waits_lets_others_go_on() {
              local ok, err = ngx.thread.wait(d) ngx.say(tostring(ok), " ", err)
              local co = coroutine.wrap(function() ngx.sleep(0.001) coroutine.yield("from") ngx.sleep(0.001) return "within" end)
              ngx.say(co(), " ", co())
+             local light
+             ngx.thread.spawn(function()
+               light = coroutine.running()
+               coroutine.resume(coroutine.create(function() ngx.sleep(0.001) end))
+               coroutine.yield()
+             end)
+             -- What the light thread has resumed waits, not itself.
+             ngx.say(coroutine.status(light))
+             ngx.sleep(0.02) ngx.say(coroutine.status(light))
              local s = require("ngx.semaphore").new()
              ngx.thread.spawn(function() ngx.sleep(0.01) s:post() end)
              ngx.say(s:wait(5), " ", s:wait(0.001))
@@ -297,7 +315,8 @@ fn what_waits_lets_others_go_on() {
     // As in OpenResty, whoever waits gets the argument of `error`, without the place.
     assert_eq!(lines[3], "false oops");
     assert_eq!(lines[4], "from within");
-    assert_eq!(lines[5], "true niltimeout");
+    assert_eq!(lines[5..7], ["normal", "zombie"]);
+    assert_eq!(lines[7], "true niltimeout");
     server.wait_for("logs/error.log", "lua user thread aborted: runtime error: content_by_lua(nginx.conf:");
 }
 

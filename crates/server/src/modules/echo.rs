@@ -12,7 +12,7 @@ use crate::request::filter::{BodyFilter, Rest};
 use crate::request::include::{self, Include};
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
-use crate::request::{Request, Text, body, finish, flow};
+use crate::request::{Request, Text, body, finish, flow, head};
 use crate::{inherited, text};
 use commands::{Command, Kind};
 use conf::value;
@@ -386,16 +386,8 @@ fn request_uri(r: &mut Request) -> Option<Text> {
 
 /// The request's line and headers, in the form of HTTP/1.
 fn client_headers(r: &mut Request) -> Option<Text> {
-    let mut out = r.get(r.head.line).to_vec();
-    out.extend_from_slice(b"\r\n");
-    for line in r.head.headers.lines() {
-        out.extend_from_slice(r.arena.span(line.name));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(r.arena.span(line.value));
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    Some(r.text(&out))
+    let head = head::as_sent(r, false);
+    Some(r.text(&head))
 }
 
 fn response_status(r: &mut Request) -> Option<Text> {

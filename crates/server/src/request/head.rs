@@ -386,3 +386,54 @@ fn framing(r: &mut Request) -> Result<(), u16> {
     r.body.expect(r.head.headers.content_length, r.head.headers.chunked);
     Ok(())
 }
+
+/// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came. `no_line`: without the request line.
+pub fn as_sent(r: &Request, no_line: bool) -> Vec<u8> {
+    if r.head.version < Version::HTTP20
+        && let Text::Own(line) = r.head.line
+    {
+        let all = r.arena.span(r.arena.since(0));
+        let head = head_of(all.get(line.start as usize..).unwrap_or_default());
+        return match memchr::memchr(b'\n', head).filter(|_| no_line) {
+            Some(at) => head[at + 1..].to_vec(),
+            None => head.to_vec(),
+        };
+    }
+    let mut out = Vec::new();
+    if !no_line {
+        out.extend_from_slice(r.get(r.head.line));
+        out.extend_from_slice(b"\r\n");
+    }
+    for line in r.head.headers.lines() {
+        out.extend_from_slice(r.arena.span(line.name));
+        out.extend_from_slice(b": ");
+        out.extend_from_slice(r.arena.span(line.value));
+        out.extend_from_slice(b"\r\n");
+    }
+    out.extend_from_slice(b"\r\n");
+    out
+}
+
+/// A head with its blank line, at the start of some bytes. One of HTTP/0.9 is a line.
+fn head_of(bytes: &[u8]) -> &[u8] {
+    for at in memchr::memchr_iter(b'\n', bytes) {
+        match &bytes[at + 1..] {
+            [b'\r', b'\n', ..] => return &bytes[..at + 3],
+            [b'\n', ..] => return &bytes[..at + 2],
+            _ => {}
+        }
+    }
+    &bytes[..memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1)]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_head_ends_with_its_blank_line() {
+        assert_eq!(head_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nrest\n\n"), b"GET / HTTP/1.1\r\nA: b\r\n\r\n");
+        assert_eq!(head_of(b"GET / HTTP/1.1\nA: b\n\nrest"), b"GET / HTTP/1.1\nA: b\n\n");
+        assert_eq!(head_of(b"GET /\r\nrest"), b"GET /\r\n");
+    }
+}

@@ -255,6 +255,11 @@ impl Request {
         self.values[id.0 as usize] = Value::Known(value);
     }
 
+    /// What was known of a variable holds no more: it is evaluated when it is asked for again.
+    pub fn forget(&mut self, id: VariableId) {
+        self.values[id.0 as usize] = Value::Unknown;
+    }
+
     /// The numbered group of the last expression that matched.
     pub fn capture(&self, number: usize) -> Option<Text> {
         self.captures.get(number.wrapping_sub(1)).copied().flatten().map(Text::Own)

@@ -14,6 +14,16 @@ pub struct Chunk {
     pub source: Source,
 }
 
+impl Chunk {
+    /// What the name of its directive ends with.
+    pub fn suffix(&self) -> &'static str {
+        match self.source {
+            Source::Text(_) => "",
+            Source::File(_) => "_file",
+        }
+    }
+}
+
 /// Where a program is.
 #[derive(Debug)]
 pub enum Source {

@@ -68,7 +68,7 @@ pub fn start(snapshot: &Rc<ThreadSnapshot>) {
     if let Some(chunk) = &snapshot.main.lua.init_worker
         && let Err(text) = machine.run_alone(chunk, Phase::InitWorker)
     {
-        crate::log::process_line(Level::Error, format_args!("init_worker_by_lua error: {text}"));
+        crate::log::process_line(Level::Error, format_args!("init_worker_by_lua{} error: {text}", chunk.suffix()));
     }
 }
 
@@ -79,7 +79,7 @@ pub fn leave(snapshot: &ThreadSnapshot) {
     if let Some(chunk) = &snapshot.main.lua.exit_worker
         && let Err(text) = machine.run_alone(chunk, Phase::ExitWorker)
     {
-        crate::log::process_line(Level::Error, format_args!("exit_worker_by_lua error: {text}"));
+        crate::log::process_line(Level::Error, format_args!("exit_worker_by_lua{} error: {text}", chunk.suffix()));
     }
     machine.waiting.borrow().iter().for_each(|task| runtime::wake(*task));
 }
@@ -155,7 +155,9 @@ impl Machine {
         crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = &snapshot.main.lua.init {
-            machine.run_alone(chunk, Phase::Init).map_err(|text| format!("init_by_lua error: {text}"))?;
+            machine
+                .run_alone(chunk, Phase::Init)
+                .map_err(|text| format!("init_by_lua{} error: {text}", chunk.suffix()))?;
         }
         machine.furnished.set(true);
         Ok(machine)

@@ -64,10 +64,21 @@ local function waiting(kind, set)
     end
 end
 
--- Coroutines of the program: what they wait for goes through whoever resumed them to the server.
+-- Coroutines of the program: what they wait for goes through whoever resumed them to the server. Those are marked meanwhile: to the program
+-- they have not waited themselves.
+local running = coroutine.running
+local handing_on = setmetatable({}, { __mode = "k" })
+
+local function handed_on(resumer, ...)
+    handing_on[resumer] = nil
+    return ...
+end
+
 local function resumed(co, ok, first, ...)
     if ok and first == WAIT then
-        return resumed(co, co_resume(co, co_yield(WAIT, ...)))
+        local resumer = running()
+        handing_on[resumer] = true
+        return resumed(co, co_resume(co, handed_on(resumer, co_yield(WAIT, ...))))
     end
     return ok, first, ...
 end
@@ -643,10 +654,12 @@ ngx.timer = {
 
 -- Light threads by the coroutines that made them.
 local lights = setmetatable({}, { __mode = "k" })
-local running = coroutine.running
 
 function coroutine.status(co)
     local status = co_status(co)
+    if handing_on[co] then
+        return "normal"
+    end
     if not lights[co] or status == "running" or status == "normal" or may_wait("wait") then
         return status
     end

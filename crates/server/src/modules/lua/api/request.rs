@@ -1,10 +1,10 @@
 //! `ngx.req`: the request's head, and what a program changes of it.
 
-use super::super::current::{ANSWERING, Phase, phase, request, request_in};
+use super::super::current::{ANSWERING, Phase, machine, phase, request, request_in};
 use super::answer::escaped;
 use crate::log_error;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
-use crate::request::{Method, Request, Text, Version};
+use crate::request::{Method, Request, Text, Version, head};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, add_to_table, args_table, bytes_of, made_text};
 use ::lua::text::MAX_ARGS;
@@ -36,7 +36,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "req_is_internal", |_, ()| request(|r| Ok(r.flow.internal)))?;
     add_function(lua, raw, "req_start_time", |_, ()| request(|r| Ok(r.started_ms as f64 / 1000.0)))?;
     add_function(lua, raw, "req_raw_header", |lua, no_line: Option<bool>| {
-        request(|r| made_text(lua, &raw_header(r, no_line == Some(true))))
+        request(|r| made_text(lua, &head::as_sent(r, no_line == Some(true))))
     })?;
     add_function(lua, raw, "req_headers", |lua, (max, as_they_are): (Option<f64>, Option<bool>)| {
         request(|r| headers(lua, r, max, as_they_are == Some(true)))
@@ -170,45 +170,6 @@ fn set_uri(uri: &[u8], jump: bool, binary: bool) -> Result<bool, Fault> {
     if jump { request_in(ANSWERING, work) } else { request(work) }
 }
 
-/// The head as it was sent; of HTTP/2 and HTTP/3 there is none, so it is made of what came.
-fn raw_header(r: &Request, no_line: bool) -> Vec<u8> {
-    if r.head.version < Version::HTTP20
-        && let Text::Own(line) = r.head.line
-    {
-        let all = r.arena.span(r.arena.since(0));
-        let head = head_of(all.get(line.start as usize..).unwrap_or_default());
-        return match memchr::memchr(b'\n', head).filter(|_| no_line) {
-            Some(at) => head[at + 1..].to_vec(),
-            None => head.to_vec(),
-        };
-    }
-    let mut out = Vec::new();
-    if !no_line {
-        out.extend_from_slice(r.get(r.head.line));
-        out.extend_from_slice(b"\r\n");
-    }
-    for line in r.head.headers.lines() {
-        out.extend_from_slice(r.arena.span(line.name));
-        out.extend_from_slice(b": ");
-        out.extend_from_slice(r.arena.span(line.value));
-        out.extend_from_slice(b"\r\n");
-    }
-    out.extend_from_slice(b"\r\n");
-    out
-}
-
-/// A head with its blank line, at the start of some bytes. One of HTTP/0.9 is a line.
-fn head_of(bytes: &[u8]) -> &[u8] {
-    for at in memchr::memchr_iter(b'\n', bytes) {
-        match &bytes[at + 1..] {
-            [b'\r', b'\n', ..] => return &bytes[..at + 3],
-            [b'\n', ..] => return &bytes[..at + 2],
-            _ => {}
-        }
-    }
-    &bytes[..memchr::memchr(b'\n', bytes).map_or(bytes.len(), |at| at + 1)]
-}
-
 fn headers(
     lua: &Lua,
     r: &mut Request,
@@ -254,6 +215,10 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
             let host = v.split(|b| *b == b':').next().unwrap_or_default().to_ascii_lowercase();
             r.text(&host)
         });
+        // `$host` may have been asked for already.
+        if let Some(id) = machine().ok().and_then(|machine| machine.names.get(b"host".as_slice()).copied()) {
+            r.forget(id);
+        }
     }
 }
 
@@ -265,13 +230,6 @@ fn add_header(r: &mut Request, name: &[u8], value: &[u8]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn a_head_ends_with_its_blank_line() {
-        assert_eq!(head_of(b"GET / HTTP/1.1\r\nA: b\r\n\r\nrest\n\n"), b"GET / HTTP/1.1\r\nA: b\r\n\r\n");
-        assert_eq!(head_of(b"GET / HTTP/1.1\nA: b\n\nrest"), b"GET / HTTP/1.1\nA: b\n\n");
-        assert_eq!(head_of(b"GET /\r\nrest"), b"GET /\r\n");
-    }
 
     #[test]
     fn unsafe_bytes_are_shown() {
