@@ -13,7 +13,7 @@ use super::entry::{self, Entry, NoEntry};
 use super::format::{Digest, Head, Times};
 use super::index::{Ask, Known, Leave, Refused};
 use super::judge::Judgement;
-use super::purge::{self, Style};
+use super::purge::{self, Noted, Style};
 use super::settings::{CacheSettings, Which};
 use super::{Cache, CacheRef, Status, key};
 use crate::cache::context::Change;
@@ -126,11 +126,12 @@ pub fn look(
 }
 
 /// What the cache has under a key is too old from now on: the entry itself and the variant that the request would get at once, the others
-/// (`Vary`) as soon as their files are found (RFC 9111 section 4.4).
-pub fn invalidate(r: &mut Request, change: &Change) {
-    let mut name = change.main;
+/// (`Vary`) as soon as their files are found (RFC 9111 section 4.4). Given back: the cache for which
+/// [`purge::changed`] is to be called then.
+pub fn invalidate(r: &mut Request, change: &Change) -> Option<Arc<Cache>> {
+    let (mut name, mut begins) = (change.main, false);
     for _ in 0..2 {
-        let Ok(entry) = open_file(r, &change.cache, change.key, &name) else { return };
+        let Ok(entry) = open_file(r, &change.cache, change.key, &name) else { break };
         let head = entry.head();
         let times = Times { valid: 0, updating: 0, error: 0, ..head.times };
         if let Err(f) = entry.confirm(&change.cache.zone, &name, &Head { times, ..head }) {
@@ -139,9 +140,11 @@ pub fn invalidate(r: &mut Request, change: &Change) {
         }
         let head = entry.head();
         if head.vary.is_empty() || name != change.main {
-            return;
+            break;
         }
-        if !purge::variants_later(change.cache.shared(), r.get(change.key)) {
+        let noted = purge::note_changed(&change.cache, r.get(change.key));
+        begins = noted == Noted::Begin;
+        if noted == Noted::Full {
             log_error!(
                 r,
                 Warn,
@@ -151,6 +154,7 @@ pub fn invalidate(r: &mut Request, change: &Change) {
         }
         name = variant(r, &change.main, head.vary);
     }
+    begins.then(|| change.cache.shared())
 }
 
 fn which(r: &mut Request, conf: &CacheSettings) -> Result<Option<CacheRef>, Verdict> {

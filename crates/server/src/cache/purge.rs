@@ -154,25 +154,32 @@ struct ChangedKeys {
     is_walking: bool,
 }
 
-/// Purges all variants of a key soon: only their files tell whose they are. False: too many wait for that already.
-pub fn variants_later(cache: Arc<Cache>, key: &[u8]) -> bool {
-    {
-        let mut changed = cache.zone.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
-        if changed.waiting.len() >= MAX_CHANGED {
-            return changed.waiting.contains(key);
-        }
-        changed.waiting.insert(key.to_vec());
-        if std::mem::replace(&mut changed.is_walking, true) {
-            return true;
-        }
+/// What becomes of a key that is to be purged with its variants.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Noted {
+    /// Nobody looks for them yet: [`changed`] is to be called, on a thread that may wait.
+    Begin,
+    /// Who is at work will do it next.
+    Waits,
+    /// Too many wait for that already.
+    Full,
+}
+
+/// Notes a key whose variants are too old: only their files tell whose they are.
+pub fn note_changed(cache: &Cache, key: &[u8]) -> Noted {
+    let mut changed = cache.zone.changed.0.lock().unwrap_or_else(PoisonError::into_inner);
+    if changed.waiting.len() >= MAX_CHANGED && !changed.waiting.contains(key) {
+        return Noted::Full;
     }
-    crate::service::spawn(move || async move {
-        while let Some(keys) = next_changed(&cache) {
-            let cache = cache.clone();
-            crate::service::blocking(move || all(&cache, &Keys::Several(keys))).await;
-        }
-    });
-    true
+    changed.waiting.insert(key.to_vec());
+    if std::mem::replace(&mut changed.is_walking, true) { Noted::Waits } else { Noted::Begin }
+}
+
+/// Purges what was noted, until nothing is left of it.
+pub fn changed(cache: &Cache) {
+    while let Some(keys) = next_changed(cache) {
+        all(cache, &Keys::Several(keys));
+    }
 }
 
 /// What has come since the last walk began. None: nothing, and the next who comes begins one.

@@ -7,12 +7,13 @@ use super::pass_on::{self, Parts};
 use super::settings::next;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
-use crate::cache::{Status, caching};
+use crate::cache::{Status, caching, purge};
 use crate::log_error;
 use crate::modules::cache_purge;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
+use crate::service;
 use wire::http1::Parsed;
 use wire::http1::response::ResponseParser;
 
@@ -49,8 +50,12 @@ pub fn is_for_client(known: K) -> bool {
 /// changed (RFC 9111 section 4.4).
 pub(super) fn invalidate(r: &mut Request, status: u16) {
     let Some(changes) = r.ctx.cache_change.take() else { return };
-    if (200..400).contains(&status) {
-        lookup::invalidate(r, &changes);
+    if (200..400).contains(&status)
+        && let Some(cache) = lookup::invalidate(r, &changes)
+    {
+        service::spawn(move || async move {
+            service::blocking(move || purge::changed(&cache)).await;
+        });
     }
 }
 
