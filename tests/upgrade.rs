@@ -14,7 +14,7 @@ const CHANNELS: &str = r#"
     location /both { nchan_pubsub; nchan_channel_id $arg_id; nchan_subscriber_first_message newest; }
     location /who { return 200 "$pid $connection $connection_requests"; }
 "#;
-const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
+pub(crate) const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                        Sec-WebSocket-Version: 13\r\n";
 
 fn site(more: &str) -> Site {
@@ -27,7 +27,7 @@ fn site(more: &str) -> Site {
 }
 
 /// A server whose binary is changed: whichever master is in charge is ended with the test.
-struct Long(Server);
+pub(crate) struct Long(Server);
 
 impl std::ops::Deref for Long {
     type Target = Server;
@@ -46,13 +46,13 @@ impl Drop for Long {
 }
 
 /// Whether a process has ended, be it that nobody has asked for its status.
-fn is_gone(pid: Pid) -> bool {
+pub(crate) fn is_gone(pid: Pid) -> bool {
     let stat = std::fs::read_to_string(format!("/proc/{}/stat", pid.as_raw_nonzero())).unwrap_or_default();
     test_kill_process(pid).is_err() || stat.rsplit_once(") ").is_none_or(|(_, rest)| rest.starts_with('Z'))
 }
 
 impl Long {
-    fn start(site: Site) -> Long {
+    pub(crate) fn start(site: Site) -> Long {
         let server = site.start();
         server.wait_for("logs/nginx.pid", "\n");
         Long(server)
@@ -69,7 +69,7 @@ impl Long {
     }
 
     /// Another process of the same binary takes over.
-    fn upgrade(&self) {
+    pub(crate) fn upgrade(&self) {
         let old = self.master().unwrap();
         let began = Instant::now();
         let output = self.say_upgrade();
@@ -87,7 +87,7 @@ impl Long {
         assert!(wait(|| count() > before), "{}", self.error_log());
     }
 
-    fn say(&self, id: &str, text: &str) {
+    pub(crate) fn say(&self, id: &str, text: &str) {
         let mut client = self.connect();
         client.send(format!("POST /pub?id={id} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{text}", text.len()));
         let answer = client.response();
@@ -100,7 +100,7 @@ impl Long {
         client
     }
 
-    fn open(&self, target: &str, headers: &str) -> Client {
+    pub(crate) fn open(&self, target: &str, headers: &str) -> Client {
         let mut client = self.ask(target, headers);
         until(&mut client, "\r\n\r\n");
         client
@@ -108,7 +108,7 @@ impl Long {
 }
 
 /// Reads up to a text.
-fn until(client: &mut Client, end: &str) -> String {
+pub(crate) fn until(client: &mut Client, end: &str) -> String {
     let mut bytes = Vec::new();
     while !bytes.ends_with(end.as_bytes()) {
         bytes.extend(client.take(1));
@@ -117,7 +117,7 @@ fn until(client: &mut Client, end: &str) -> String {
 }
 
 /// The next message of a WebSocket.
-fn frame(client: &mut Client) -> String {
+pub(crate) fn frame(client: &mut Client) -> String {
     let head = client.take(2);
     assert_eq!(head[0], 0x81, "{head:?}");
     assert!(head[1] < 126);
@@ -125,7 +125,7 @@ fn frame(client: &mut Client) -> String {
 }
 
 /// What a client of WebSocket says.
-fn masked(text: &str) -> Vec<u8> {
+pub(crate) fn masked(text: &str) -> Vec<u8> {
     [&[0x81, 0x80 | text.len() as u8, 0, 0, 0, 0], text.as_bytes()].concat()
 }
 
@@ -357,7 +357,7 @@ fn zones_go_on_with_the_new_binary() {
 }
 
 /// Another process of the same binary serves beside the one that did, which is not told to go.
-fn beside(server: &Long) -> Pid {
+pub(crate) fn beside(server: &Long) -> Pid {
     let old = server.master().unwrap();
     server.signal(Signal::USR2);
     server.wait_for("logs/error.log", "has handed over");
@@ -365,47 +365,9 @@ fn beside(server: &Long) -> Pid {
     old
 }
 
-fn end(server: &Long, old: Pid) {
+pub(crate) fn end(server: &Long, old: Pid) {
     let _ = kill_process(old, Signal::QUIT);
     assert!(wait(|| is_gone(old)), "the old process is there still:\n{}", server.error_log());
-}
-
-#[test]
-fn tunnels_stay_with_the_old_process_until_they_end() {
-    use std::io::{Read, Write};
-    let back = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let port = back.local_addr().unwrap().port();
-    std::thread::spawn(move || {
-        let (mut stream, _) = back.accept().unwrap();
-        let (mut head, mut byte) = (Vec::new(), [0]);
-        while !head.ends_with(b"\r\n\r\n") && stream.read(&mut byte).unwrap_or(0) > 0 {
-            head.push(byte[0]);
-        }
-        let head = b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: echo\r\nConnection: Upgrade\r\n\r\n";
-        let _ = stream.write_all(head);
-        let mut buffer = [0; 4096];
-        while let Ok(n @ 1..) = stream.read(&mut buffer) {
-            let _ = stream.write_all(&buffer[..n]);
-        }
-    });
-    let server = Long::start(site(&format!(
-        "location /ws {{ proxy_pass http://127.0.0.1:{port}; proxy_http_version 1.1;
-             proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade; }}"
-    )));
-    let mut tunnel = server.open("/ws", "Upgrade: echo\r\nConnection: Upgrade\r\n");
-    let mut echo = |text: &str| {
-        tunnel.send(text);
-        assert_eq!(tunnel.take(text.len()), text.as_bytes());
-    };
-    echo("before");
-    let old = beside(&server);
-    echo("after");
-    let _ = kill_process(old, Signal::QUIT);
-    assert_eq!(server.get("/who").status, 200);
-    echo("at the end");
-    assert!(!is_gone(old));
-    drop(tunnel);
-    end(&server, old);
 }
 
 #[test]

@@ -1,7 +1,7 @@
 //! The frames themselves.
 
 use crate::word::{Reader, Writer};
-use crate::{Kind, MOST_BYTES, MOST_CHANNELS, MOST_FILES, MOST_NAMES, MOST_RECORDS, VERSION};
+use crate::{Kind, MOST_BYTES, MOST_CHANNELS, MOST_FILES, MOST_NAMES, MOST_RECORDS, MOST_SECRET, VERSION};
 
 const READY: u8 = 1;
 const CHANNELS: u8 = 2;
@@ -12,6 +12,10 @@ const LATE: u8 = 6;
 const TABLE: u8 = 7;
 const BATCH: u8 = 8;
 const ANSWER: u8 = 9;
+const KEYS: u8 = 10;
+
+/// What a length takes at most.
+const LENGTH: usize = 10;
 
 /// Why a frame is not taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,6 +60,19 @@ pub enum Frame<'b> {
     Batch(Vec<Record<'b>>),
     /// Which records of the batch were taken.
     Answer(Vec<bool>),
+    /// What the connections of the batch behind it are encrypted with, for each record; nothing for those that are plain. A frame of its
+    /// own, so that nothing else has to be overwritten once it is used.
+    Keys(Vec<Secret<'b>>),
+}
+
+/// What nobody may read in a log.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+pub struct Secret<'b>(pub &'b [u8]);
+
+impl std::fmt::Debug for Secret<'_> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Secret")
+    }
 }
 
 /// A channel: ids are second and tag.
@@ -134,6 +151,8 @@ pub struct Record<'b> {
     pub files: u8,
     /// What there is to say of it: its kind knows.
     pub bytes: &'b [u8],
+    /// Where it is encrypted, what is under way in that form.
+    pub sealed: &'b [u8],
 }
 
 impl<'b> Frame<'b> {
@@ -183,7 +202,7 @@ impl<'b> Frame<'b> {
                 let mut batch = Batch::default();
                 for record in records {
                     let kind = record.kind.map_or(u64::MAX, Kind::number);
-                    batch.push_number(kind, record.files, record.bytes);
+                    batch.push_number(kind, record.files, record.bytes, record.sealed);
                 }
                 batch.done()
             }
@@ -191,6 +210,14 @@ impl<'b> Frame<'b> {
                 let mut w = Writer::begin(&[VERSION, ANSWER]);
                 w.number(taken.len() as u64);
                 taken.iter().for_each(|taken| w.flag(*taken));
+                w.done()
+            }
+            Frame::Keys(keys) => {
+                // Never moved while it grows: what is left behind would not be overwritten.
+                let room = 2 + LENGTH + keys.iter().map(|key| LENGTH + key.0.len()).sum::<usize>();
+                let mut w = Writer::with_room(&[VERSION, KEYS], room);
+                w.number(keys.len() as u64);
+                keys.iter().for_each(|key| w.bytes(key.0));
                 w.done()
             }
         }
@@ -206,7 +233,7 @@ impl<'b> Frame<'b> {
             return Err(Unreadable::Version(Some(*version)));
         }
         let (kind, rest) = rest.split_first().ok_or(Unreadable::Kind(None))?;
-        if !(READY..=ANSWER).contains(kind) {
+        if !(READY..=KEYS).contains(kind) {
             return Err(Unreadable::Kind(Some(*kind)));
         }
         let mut r = Reader::new(rest);
@@ -241,10 +268,13 @@ fn read<'b>(kind: u8, r: &mut Reader<'b>) -> Option<Frame<'b>> {
         BATCH => Frame::Batch(r.list(MOST_RECORDS, |r| {
             let kind = Kind::of(r.number()?);
             let files = u8::try_from(r.number()?).ok().filter(|files| *files <= MOST_FILES)?;
-            let bytes = r.bytes().filter(|bytes| bytes.len() <= MOST_BYTES)?;
-            Some(Record { kind, files, bytes })
+            let mut bytes = || r.bytes().filter(|bytes| bytes.len() <= MOST_BYTES);
+            Some(Record { kind, files, bytes: bytes()?, sealed: bytes()? })
         })?),
         ANSWER => Frame::Answer(r.list(MOST_RECORDS, Reader::flag)?),
+        KEYS => {
+            Frame::Keys(r.list(MOST_RECORDS, |r| r.bytes().filter(|secret| secret.len() <= MOST_SECRET).map(Secret))?)
+        }
         _ => return None,
     })
 }
@@ -338,14 +368,15 @@ pub struct Batch {
 
 impl Batch {
     /// One more record.
-    pub fn push(&mut self, kind: Kind, files: u8, bytes: &[u8]) {
-        self.push_number(kind.number(), files, bytes);
+    pub fn push(&mut self, kind: Kind, files: u8, bytes: &[u8], sealed: &[u8]) {
+        self.push_number(kind.number(), files, bytes, sealed);
     }
 
-    fn push_number(&mut self, kind: u64, files: u8, bytes: &[u8]) {
+    fn push_number(&mut self, kind: u64, files: u8, bytes: &[u8], sealed: &[u8]) {
         self.w.number(kind);
         self.w.number(files.into());
         self.w.bytes(bytes);
+        self.w.bytes(sealed);
         self.count += 1;
     }
 
@@ -375,8 +406,8 @@ mod tests {
             timeout: 5,
             messages: vec![message.clone(), message],
         };
-        let record = Record { kind: Some(Kind::Subscriber), files: 2, bytes: b"both ends" };
-        let unknown = Record { kind: None, files: 1, bytes: b"" };
+        let record = Record { kind: Some(Kind::Tunnel), files: 2, bytes: b"both ends", sealed: b"half a record" };
+        let unknown = Record { kind: None, files: 1, bytes: b"", sealed: b"" };
         vec![
             Frame::Ready(4),
             Frame::Channels(vec![channel, Channel::default()]),
@@ -393,6 +424,7 @@ mod tests {
             }),
             Frame::Batch(vec![record, unknown]),
             Frame::Answer(vec![true, false, true]),
+            Frame::Keys(vec![Secret(b"of the first"), Secret::default()]),
         ]
     }
 
@@ -410,17 +442,20 @@ mod tests {
 
     #[test]
     fn another_version_and_what_is_beyond_limits_is_refused() {
-        assert_eq!(Frame::read(&[2, SETTLED]), Err(Unreadable::Version(Some(2))));
+        assert_eq!(Frame::read(&[1, SETTLED]), Err(Unreadable::Version(Some(1))));
         assert_eq!(Frame::read(&[VERSION, 99]), Err(Unreadable::Kind(Some(99))));
         let many = Frame::Answer(vec![true; MOST_RECORDS + 1]).write();
         assert_eq!(Frame::read(&many), Err(Unreadable::Content(ANSWER)));
-        let files = Frame::Batch(vec![Record { kind: None, files: MOST_FILES + 1, bytes: b"" }]).write();
+        let files = Frame::Batch(vec![Record { kind: None, files: MOST_FILES + 1, bytes: b"", sealed: b"" }]).write();
         assert_eq!(Frame::read(&files), Err(Unreadable::Content(BATCH)));
+        let long = Frame::Keys(vec![Secret(&[b'x'; MOST_SECRET + 1])]);
+        assert_eq!(Frame::read(&long.write()), Err(Unreadable::Content(KEYS)));
+        assert!(!format!("{long:?}").contains("120"), "{long:?}");
     }
 
     proptest! {
         #[test]
-        fn strangers_bytes_break_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in READY..=ANSWER) {
+        fn strangers_bytes_break_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in READY..=KEYS) {
             let _ = Frame::read(&bytes);
             bytes.splice(0..0, [VERSION, kind]);
             if let Ok(frame) = Frame::read(&bytes) {

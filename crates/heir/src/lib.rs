@@ -3,6 +3,7 @@
 //!
 //! ```text
 //!   new: Ready ──> old: Channels, Zone ... Settled ──> Lines ──> on each line, old: Table, Batch ──> new: Answer, one bit for each record
+//!                                                     (Keys before a batch in which there is TLS)
 //!                                          Late: what was published behind Settled
 //! ```
 //! The other process may be of another version, so nothing here is taken for granted: a frame of a version or kind that is not known is
@@ -12,18 +13,20 @@ mod frame;
 mod terms;
 mod word;
 
-pub use frame::{Batch, Channel, Channels, Frame, Late, Message, Record, Table, Unreadable};
+pub use frame::{Batch, Channel, Channels, Frame, Late, Message, Record, Secret, Table, Unreadable};
 pub use terms::Terms;
 pub use word::{Reader, Writer};
 
 /// Stands first in each frame. Another one is another language.
-pub const VERSION: u8 = 1;
+pub const VERSION: u8 = 2;
 /// Records of a batch: with two descriptors each they fit into one packet of the kernel's (253).
 pub const MOST_RECORDS: usize = 120;
-/// Descriptors of a record: a connection's, and one more for kinds to come.
+/// Descriptors of a record: a connection's, and its peer's of a tunnel.
 pub const MOST_FILES: u8 = 2;
 /// Bytes of a record: a request's head, what a client has said and not been told yet.
 pub const MOST_BYTES: usize = 16 * 1024 * 1024;
+/// Bytes of a record's keys: with [`MOST_RECORDS`] of them they fit into one packet of any line.
+pub const MOST_SECRET: usize = 160;
 /// Names of one kind in a table: variables, servers, locations, addresses.
 pub const MOST_NAMES: usize = 1 << 20;
 /// Channels of a frame, and messages of a channel in it.
@@ -36,10 +39,14 @@ pub enum Kind {
     Idle,
     /// A subscriber to channels.
     Subscriber,
+    /// Two connections as one pipe, after an upgrade: the client's, then the peer's.
+    Tunnel,
+    /// A kept connection of HTTP/2 without streams.
+    Http2,
 }
 
 impl Kind {
-    const ALL: [Kind; 2] = [Kind::Idle, Kind::Subscriber];
+    const ALL: [Kind; 4] = [Kind::Idle, Kind::Subscriber, Kind::Tunnel, Kind::Http2];
 
     fn number(self) -> u64 {
         self as u64

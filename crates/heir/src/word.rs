@@ -12,6 +12,13 @@ impl Writer {
         Writer { bytes: first.to_vec() }
     }
 
+    /// The same, with room for so many bytes.
+    pub fn with_room(first: &[u8], room: usize) -> Writer {
+        let mut bytes = Vec::with_capacity(room);
+        bytes.extend_from_slice(first);
+        Writer { bytes }
+    }
+
     /// A number: seven bits a byte, the lowest first.
     pub fn number(&mut self, mut number: u64) {
         while number >= 0x80 {
@@ -41,6 +48,12 @@ impl Writer {
     pub fn optional(&mut self, number: Option<i64>) {
         self.flag(number.is_some());
         number.into_iter().for_each(|number| self.signed(number));
+    }
+
+    /// Bytes that there may be none of.
+    pub fn optional_bytes(&mut self, bytes: Option<&[u8]>) {
+        self.flag(bytes.is_some());
+        bytes.into_iter().for_each(|bytes| self.bytes(bytes));
     }
 
     /// Bytes so far.
@@ -124,6 +137,11 @@ impl<'b> Reader<'b> {
     /// See [`Writer::optional`].
     pub fn optional(&mut self) -> Option<Option<i64>> {
         if self.flag()? { self.signed().map(Some) } else { Some(None) }
+    }
+
+    /// See [`Writer::optional_bytes`].
+    pub fn optional_bytes(&mut self) -> Option<Option<&'b [u8]>> {
+        if self.flag()? { self.bytes().map(Some) } else { Some(None) }
     }
 
     /// As many as were written, at most `most`, each by `read`.

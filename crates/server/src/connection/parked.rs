@@ -11,26 +11,26 @@
 //! be parked: connections stay with their tasks.
 
 mod bill;
+pub mod idle;
 mod lot;
 mod secured;
 mod table;
 mod whose;
 
 pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
-pub use whose::Whose;
+pub use whose::{Whose, read_address, write_address};
 
 use super::reuse;
 use super::socket::Socket;
-use super::tls::Tls;
-use super::tls::secrets::Secrets;
+use super::tls::secrets::SecretBytes;
 use crate::log::error::Level;
 use crate::snapshot::Snapshot;
 use crate::worker::counters;
-use crate::worker::departure::{Papers, Stay, Traveller};
+use crate::worker::departure::{self, Papers, Stay, Traveller};
 use lot::Lot;
 use runtime::timer::Timer;
 use runtime::{TaskId, clock};
-use secured::Secured;
+use secured::{Cover, Secured};
 use std::cell::{Cell, RefCell};
 use std::future::poll_fn;
 use std::io;
@@ -131,45 +131,103 @@ pub trait Resident {
     fn travel(&mut self, _rest: &[u8]) -> Option<Papers> {
         None
     }
+    /// Where the connection stands that goes with it.
+    fn companion(&self) -> Option<u32> {
+        None
+    }
     /// It has not gone, and is here again.
-    fn stay(self: Box<Self>, fd: OwnedFd, _why: Stay) {
-        self.leave(Socket::new(fd));
+    fn stay(self: Box<Self>, ready: Ready, _why: Stay) {
+        self.leave(ready.into_socket());
     }
 }
 
-/// A connection that can be parked.
+/// A connection that can be parked, or go to another process.
 pub struct Ready {
     fd: OwnedFd,
     /// Of TLS.
-    secrets: Option<Secrets>,
+    cover: Option<Cover>,
 }
 
 impl Ready {
     /// Takes a connection apart, if it can be parked: it is plain, or one of TLS 1.3 on which nothing is under way.
     pub fn of(socket: Socket) -> Result<Ready, Socket> {
-        if !is_open() {
-            return Err(socket);
-        }
-        let (fd, secrets) = socket.freeze()?;
-        Ok(Ready { fd, secrets })
+        if is_open() { Ready::apart(socket) } else { Err(socket) }
     }
 
-    /// A plain connection that comes back, or from elsewhere.
-    pub fn plain(fd: OwnedFd) -> Result<Ready, OwnedFd> {
-        match is_open() {
-            true => Ok(Ready { fd, secrets: None }),
-            false => Err(fd),
-        }
+    /// The same whether or not anything can be parked here.
+    pub fn apart(socket: Socket) -> Result<Ready, Socket> {
+        let (fd, secrets) = socket.freeze()?;
+        Ok(Ready { fd, cover: secrets.as_ref().map(Cover::new) })
+    }
+
+    /// A plain connection.
+    pub fn plain(fd: OwnedFd) -> Ready {
+        Ready { fd, cover: None }
+    }
+
+    /// What has come from another process, and its second descriptor. None: it is no connection.
+    pub fn arrived(
+        files: Vec<OwnedFd>,
+        secrets: Option<SecretBytes>,
+        sealed: &[u8],
+    ) -> Option<(Ready, Option<OwnedFd>)> {
+        let mut files = files.into_iter();
+        let fd = files.next()?;
+        let cover = match secrets {
+            Some(secrets) => Some(Cover::read(secrets, sealed)?),
+            None => None,
+        };
+        Some((Ready { fd, cover }, files.next()))
+    }
+
+    /// Whether it can be parked here and now.
+    pub fn may_park(&self) -> bool {
+        is_open()
     }
 
     /// The connection again.
     pub fn into_socket(self) -> Socket {
         let socket = Socket::new(self.fd);
-        match self.secrets {
-            Some(secrets) => Socket::encrypted(Tls::resumed(socket, secrets, Vec::new())),
+        match self.cover {
+            Some(cover) => cover.socket(socket),
             None => socket,
         }
     }
+
+    fn cover(self, resident: Box<dyn Resident>) -> (OwnedFd, Box<dyn Resident>) {
+        let resident = match self.cover {
+            Some(cover) => Box::new(Secured::new(resident, cover)),
+            None => resident,
+        };
+        (self.fd, resident)
+    }
+}
+
+/// Takes a connection from where it is, if it can be parked, or goes to another process: then whether or not anything can be parked here.
+pub fn take(from: &mut Socket, departs: bool) -> Option<Ready> {
+    let socket = std::mem::replace(from, Socket::none());
+    let ready = if departs { Ready::apart(socket) } else { Ready::of(socket) };
+    ready.map_err(|socket| *from = socket).ok()
+}
+
+/// Has connections that belong together go on in another process: the first one knows what that has to know. `rest`: what is left of what
+/// it was saying. What cannot go is here again, as what has not gone is.
+pub fn send_off(all: Vec<(Ready, Box<dyn Resident>)>, rest: &[u8]) {
+    let (files, mut residents): (Vec<_>, Vec<_>) =
+        all.into_iter().map(|(ready, resident)| ready.cover(resident)).unzip();
+    match residents.first_mut().and_then(|first| first.travel(rest)) {
+        Some(papers) => departure::send(traveller(papers, files, residents)),
+        None => stay_all(files, residents, Stay::Unanswered),
+    }
+}
+
+/// On their way, with what they are here.
+fn traveller(papers: Papers, files: Vec<OwnedFd>, residents: Vec<Box<dyn Resident>>) -> Traveller {
+    Traveller { papers, files, stay: Box::new(|files, why| stay_all(files, residents, why)) }
+}
+
+fn stay_all(files: Vec<OwnedFd>, residents: Vec<Box<dyn Resident>>, why: Stay) {
+    files.into_iter().zip(residents).for_each(|(fd, resident)| resident.stay(Ready::plain(fd), why));
 }
 
 /// Names residents for which there is something, at most so many more: who is asked has no other list of them.
@@ -266,11 +324,8 @@ fn most() -> usize {
 }
 
 /// Parks a connection.
-pub fn park(Ready { fd, secrets }: Ready, resident: Box<dyn Resident>) {
-    let resident = match secrets {
-        Some(secrets) => Box::new(Secured::new(resident, &secrets)),
-        None => resident,
-    };
+pub fn park(ready: Ready, resident: Box<dyn Resident>) {
+    let (fd, resident) = ready.cover(resident);
     if resident.is_client() {
         counters::adopted();
     }
@@ -308,6 +363,9 @@ pub fn count() -> usize {
 
 /// Gives up residents that can go on in another process, from the place `from` on, at most so many. None: there are no more.
 pub fn depart(from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
+    // Those about to be parked have places first: what belongs together goes together.
+    let refused = LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::take_in));
+    refused.into_iter().flatten().for_each(release);
     LOT.with_borrow_mut(|lot| lot.as_mut()?.depart(from, most))
 }
 

@@ -144,6 +144,11 @@ impl Socket {
         }
     }
 
+    /// Whether [`Socket::freeze`] takes it apart now, as far as it is this socket's business.
+    pub fn may_freeze(&mut self) -> bool {
+        self.tls_mut().is_none_or(Tls::may_freeze)
+    }
+
     /// The descriptor, and what is needed to go on with TLS on it, or the socket as it is.
     pub fn freeze(mut self) -> Result<(OwnedFd, Option<Secrets>), Socket> {
         let State::Tls(tls) = &mut self.state else { return self.try_into_fd().map(|fd| (fd, None)) };

@@ -114,6 +114,11 @@ impl Tls {
         Tls::new(socket, End::Own(Box::new(Layer::new(secrets))), incoming, piece)
     }
 
+    /// These bytes, which are encrypted already, go out before anything else.
+    pub fn say_first(&mut self, sealed: &[u8]) {
+        self.outgoing.extend_from_slice(sealed);
+    }
+
     /// Takes the socket and the keys away, if nothing is between them.
     pub fn take_apart(&mut self) -> Option<(Socket, Moving)> {
         if !self.is_at_rest() {
@@ -127,11 +132,7 @@ impl Tls {
     /// Takes the socket and the secrets away, if nothing is between them and it is a connection of TLS 1.3 with a cipher that the record
     /// layer here has.
     pub fn freeze(&mut self) -> Option<(Socket, Secrets)> {
-        // The tickets of the handshake wait for the first answer, of which there is none yet for who has only asked.
-        if !self.broken && self.process(None, Say::Nothing).is_ok() {
-            let _ = self.flush_now(false);
-        }
-        if !self.is_at_rest() || !self.can_freeze() {
+        if !self.may_freeze() {
             return None;
         }
         let secrets = match self.take_end() {
@@ -148,6 +149,19 @@ impl Tls {
         Some((std::mem::replace(&mut self.socket, Socket::none()), secrets))
     }
 
+    /// Whether [`Tls::freeze`] takes it apart now.
+    pub fn may_freeze(&mut self) -> bool {
+        if !self.can_freeze() {
+            return false;
+        }
+        // The tickets of the handshake wait for the first answer, of which there is none yet for who has only asked.
+        if !self.broken && self.process(None, Say::Nothing).is_ok() {
+            let _ = self.flush_now(false);
+        }
+        // What the library has to say would be lost with it.
+        self.is_at_rest() && self.can_freeze() && !self.end.library().is_some_and(CommonState::wants_write)
+    }
+
     /// Whether [`Tls::freeze`] takes it apart, as far as that depends on what was agreed.
     fn can_freeze(&self) -> bool {
         match &self.end {
@@ -155,7 +169,7 @@ impl Tls {
             End::Server(c) => {
                 let suite = c.negotiated_cipher_suite().and_then(|suite| Suite::of(suite.suite()));
                 let is_known = suite.is_some() && self.traffic.is_some();
-                is_known && c.protocol_version() == Some(ProtocolVersion::TLSv1_3) && !c.wants_write()
+                is_known && c.protocol_version() == Some(ProtocolVersion::TLSv1_3)
             }
             End::Client(..) | End::Moved => false,
         }

@@ -1,6 +1,7 @@
 //! Messages between processes of a server, master and worker mostly, over a socket pair: bytes of any length with descriptors, cut into packets.
 //! The master's side never blocks. Knows nothing of what the messages mean.
 
+use crate::wipe::wipe;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -39,6 +40,15 @@ pub struct Frame {
 struct Packet {
     bytes: Vec<u8>,
     fds: Vec<Handle>,
+    is_secret: bool,
+}
+
+impl Drop for Packet {
+    fn drop(&mut self) {
+        if self.is_secret {
+            wipe(&mut self.bytes);
+        }
+    }
 }
 
 /// One end of the pair.
@@ -74,6 +84,15 @@ impl Channel {
 
     /// Puts a message behind those that wait. Sent by [`Channel::flush`].
     pub fn queue(&mut self, bytes: &[u8], fds: Vec<Handle>) {
+        self.queue_packets(bytes, fds, false);
+    }
+
+    /// The same with a secret, of which nothing is left here when it is sent.
+    pub fn queue_secret(&mut self, bytes: &[u8]) {
+        self.queue_packets(bytes, Vec::new(), true);
+    }
+
+    fn queue_packets(&mut self, bytes: &[u8], fds: Vec<Handle>, is_secret: bool) {
         let mut fds = fds.into_iter().peekable();
         let mut chunks = bytes.chunks(PACKET - 1).peekable();
         loop {
@@ -83,7 +102,7 @@ impl Channel {
             let mut packet = Vec::with_capacity(chunk.len() + 1);
             packet.push(if last { LAST } else { MORE });
             packet.extend_from_slice(chunk);
-            self.out.push_back(Packet { bytes: packet, fds: fds_now });
+            self.out.push_back(Packet { bytes: packet, fds: fds_now, is_secret });
             if last {
                 return;
             }
@@ -130,6 +149,9 @@ impl Channel {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             };
             self.partial.bytes.extend_from_slice(body);
+            let is_last = *flag == LAST;
+            // It may have been a secret. One of a single packet is nowhere but in its message now.
+            wipe(&mut bytes[..received.bytes]);
             if self.partial.bytes.len() > self.limits.0 || self.partial.fds.len() > self.limits.1 {
                 return Err(io::Error::other("message too large"));
             }
@@ -137,7 +159,7 @@ impl Channel {
                 // Too many open files: the rest is missing, which whoever reads the message will see.
                 crate::server_log!(Alert, "descriptors were lost on the channel: too many open files");
             }
-            if *flag == LAST {
+            if is_last {
                 return Ok(Some(std::mem::take(&mut self.partial)));
             }
         }

@@ -259,6 +259,12 @@ pub fn cipher_name(suite: SupportedCipherSuite) -> &'static str {
     all.find(|(_, s)| s.suite() == suite.suite()).map_or("(NONE)", |(n, _)| n)
 }
 
+/// A cipher by its number in the protocol.
+pub fn by_number(number: u16) -> Option<SupportedCipherSuite> {
+    let mut all = TLS12.iter().chain(&TLS13).map(|(_, suite)| *suite);
+    all.find(|suite| u16::from(suite.suite()) == number)
+}
+
 /// OpenSSL's name of a group: `$ssl_curve`.
 pub fn group_name(group: NamedGroup) -> String {
     group_by_number(group.into())

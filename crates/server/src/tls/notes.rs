@@ -1,6 +1,7 @@
 //! What the library does on the way of a handshake and does not tell afterwards: which signature was made, which session
 //! was kept. Noted for the thread while one call works on one connection; taken when the call is done.
 
+use crate::wipe::wipe;
 use rustls::server::StoresServerSessions;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{KeyLog, SignatureAlgorithm, SignatureScheme};
@@ -69,11 +70,7 @@ impl Traffic {
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        for secret in [&mut self.ours, &mut self.theirs] {
-            secret.fill(0);
-            // What is seen by nobody else would not be written.
-            std::hint::black_box(secret);
-        }
+        [&mut self.ours, &mut self.theirs].into_iter().for_each(|secret| wipe(secret));
     }
 }
 

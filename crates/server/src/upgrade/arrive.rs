@@ -3,12 +3,17 @@
 use super::keys::Keys;
 use super::line::ThreadLine;
 use crate::connection::http1;
+use crate::connection::http2;
+use crate::connection::parked::Ready;
+use crate::connection::tls::secrets::SecretBytes;
 use crate::log::error::Level;
 use crate::log::process_line;
 use crate::modules::nchan;
 use crate::snapshot::ThreadSnapshot;
+use crate::upstream::tunnel;
+use crate::wipe::wipe;
 use crate::worker;
-use heir::{Frame, Kind, Reader, Record, Terms};
+use heir::{Frame, Kind, Reader, Record, Secret, Terms};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
@@ -20,8 +25,14 @@ type Known = HashMap<u64, (Terms, Rc<ThreadSnapshot>)>;
 pub(super) async fn run(line: OwnedFd) {
     let Ok(mut link) = ThreadLine::new(line) else { return };
     let mut known = Known::new();
-    while let Ok(frame) = link.hear().await {
+    let mut keys: Vec<Option<SecretBytes>> = Vec::new();
+    while let Ok(mut frame) = link.hear().await {
         match Frame::read(&frame.bytes) {
+            Ok(Frame::Keys(secrets)) => {
+                let own = |secret: &Secret<'_>| (!secret.0.is_empty()).then(|| SecretBytes::copy(secret.0));
+                keys = secrets.iter().map(own).collect();
+                wipe(&mut frame.bytes);
+            }
             Ok(Frame::Table(table)) => {
                 let snapshot = worker::snapshot();
                 let terms = Terms::of(&table, &Keys::of(&snapshot).table(0));
@@ -29,10 +40,12 @@ pub(super) async fn run(line: OwnedFd) {
             }
             Ok(Frame::Batch(records)) => {
                 let mut files = frame.fds.into_iter();
+                let mut keys = std::mem::take(&mut keys).into_iter();
                 let take = |record: &Record<'_>| {
                     let own: Vec<OwnedFd> = files.by_ref().take(record.files.into()).collect();
+                    let secrets = keys.next().flatten();
                     // Some are missing where this process has too many open.
-                    own.len() == usize::from(record.files) && go_on(record, own, &known)
+                    own.len() == usize::from(record.files) && go_on(record, own, secrets, &known)
                 };
                 let taken = Frame::Answer(records.iter().map(take).collect());
                 if link.say(&taken.write(), Vec::new()).await.is_err() {
@@ -46,15 +59,17 @@ pub(super) async fn run(line: OwnedFd) {
 }
 
 /// Goes on with a connection. False: it has no place here.
-fn go_on(record: &Record<'_>, mut files: Vec<OwnedFd>, known: &Known) -> bool {
+fn go_on(record: &Record<'_>, files: Vec<OwnedFd>, secrets: Option<SecretBytes>, known: &Known) -> bool {
     let mut r = Reader::new(record.bytes);
     let found = r.number().and_then(|generation| known.get(&generation));
     let Some((terms, snapshot)) = found else { return false };
     let r = &mut r;
-    let Some(first) = files.pop() else { return false };
-    match record.kind {
-        Some(Kind::Idle) => http1::parked::arrive(r, first, terms, snapshot).is_ok(),
-        Some(Kind::Subscriber) => nchan::arrive(r, first, terms, snapshot).is_ok(),
-        None => false,
+    let Some((ready, more)) = Ready::arrived(files, secrets, record.sealed) else { return false };
+    match (record.kind, more) {
+        (Some(Kind::Idle), None) => http1::parked::arrive(r, ready, terms, snapshot).is_some(),
+        (Some(Kind::Subscriber), None) => nchan::arrive(r, ready, terms, snapshot).is_some(),
+        (Some(Kind::Tunnel), Some(peer)) => tunnel::arrive(r, ready, peer, terms, snapshot).is_some(),
+        (Some(Kind::Http2), None) => http2::parked::arrive(r, ready, terms, snapshot).is_some(),
+        _ => false,
     }
 }

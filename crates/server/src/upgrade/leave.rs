@@ -4,9 +4,10 @@
 use super::line::ThreadLine;
 use crate::connection::parked;
 use crate::master::channel::Handle;
+use crate::wipe::wipe;
 use crate::worker;
 use crate::worker::departure::{self, Stay, Traveller};
-use heir::{Batch, Frame, MOST_RECORDS, Reader};
+use heir::{Batch, Frame, MOST_RECORDS, Reader, Secret};
 use runtime::timer::sleep;
 use std::collections::HashSet;
 use std::future::poll_fn;
@@ -109,11 +110,12 @@ impl Way {
         for traveller in batch {
             let Traveller { papers, files: own, stay } = traveller;
             let own: Vec<Arc<OwnedFd>> = own.into_iter().map(Arc::new).collect();
-            frame.push(papers.kind, own.len() as u8, &papers.bytes);
+            let sealed = papers.cover.as_ref().map_or(&[][..], |cover| &cover.sealed);
+            frame.push(papers.kind, own.len() as u8, &papers.bytes, sealed);
             files.extend(own.iter().map(|fd| fd.clone() as Handle));
             others.push((own, stay, papers));
         }
-        let answer = self.ask(frame.done(), files, others.iter().map(|(.., papers)| papers)).await;
+        let answer = self.ask(frame.done(), files, &others.iter().map(|(.., papers)| papers).collect::<Vec<_>>()).await;
         let taken = answer.as_ref().map_or(&[][..], Vec::as_slice);
         for (number, (own, stay, _)) in others.into_iter().enumerate() {
             let why = match taken.get(number) {
@@ -129,12 +131,7 @@ impl Way {
         answer.map(drop)
     }
 
-    async fn ask<'p>(
-        &mut self,
-        frame: Vec<u8>,
-        files: Vec<Handle>,
-        all: impl Iterator<Item = &'p departure::Papers>,
-    ) -> io::Result<Vec<bool>> {
+    async fn ask(&mut self, frame: Vec<u8>, files: Vec<Handle>, all: &[&departure::Papers]) -> io::Result<Vec<bool>> {
         let (number, told) = (self.next, &mut self.told);
         let link = &mut self.links[number];
         for papers in all {
@@ -142,6 +139,13 @@ impl Way {
             if told.insert((number, generation)) {
                 link.say(&papers.names.table(), Vec::new()).await?;
             }
+        }
+        if all.iter().any(|papers| papers.cover.is_some()) {
+            let secrets = all.iter().map(|papers| papers.cover.as_ref().map_or(&[][..], |cover| &cover.secrets));
+            let mut keys = Frame::Keys(secrets.map(Secret).collect()).write();
+            let said = link.say_secret(&keys).await;
+            wipe(&mut keys);
+            said?;
         }
         link.say(&frame, files).await?;
         let heard = link.hear().await?;

@@ -80,6 +80,10 @@ impl ThreadLine {
 
     pub(super) async fn say(&mut self, bytes: &[u8], files: Vec<Handle>) -> io::Result<()> {
         self.channel.queue(bytes, files);
+        self.flush().await
+    }
+
+    async fn flush(&mut self) -> io::Result<()> {
         poll_fn(|_| {
             loop {
                 self.channel.flush()?;
@@ -91,6 +95,12 @@ impl ThreadLine {
             }
         })
         .await
+    }
+
+    /// Says a secret, of which nothing is left here then.
+    pub(super) async fn say_secret(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.channel.queue_secret(bytes);
+        self.flush().await
     }
 
     pub(super) fn poll_hear(&mut self) -> Poll<io::Result<Frame>> {

@@ -107,7 +107,7 @@ impl Heir {
                         let _ = self.threads[number % self.threads.len()].send(Order::Do(Box::new(work)));
                     }
                 }
-                Frame::Ready(_) | Frame::Table(_) | Frame::Batch(_) | Frame::Answer(_) => {
+                Frame::Ready(_) | Frame::Table(_) | Frame::Batch(_) | Frame::Answer(_) | Frame::Keys(_) => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             }

@@ -43,6 +43,14 @@ pub struct Answer {
     _in_use: InUse,
 }
 
+impl Answer {
+    /// That of a peer which another process has asked: nothing of it is read yet.
+    pub fn arrived(connection: Connection, chosen: SelectedPeer, started_ms: u64) -> Answer {
+        let _in_use = InUse::uncounted();
+        Answer { connection, input: Vec::new(), at: 0, chosen, request_sent: true, started_ms, _in_use }
+    }
+}
+
 /// Whether the client has gone away.
 pub fn poll_client_gone(r: &mut Request, cx: &mut Context<'_>) -> Poll<()> {
     r.downstream.poll_gone(cx)

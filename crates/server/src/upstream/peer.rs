@@ -5,6 +5,7 @@ use super::availability::{AtomicAvailability, Role};
 use super::counts::Counts;
 use super::group::Keepalive;
 use crate::connection::Address;
+use crate::connection::parked::{read_address, write_address};
 use crate::health::record::Record;
 use balance::{FailurePolicy, Failures, Inflight};
 use runtime::clock;
@@ -298,6 +299,28 @@ fn settle_one(r: &mut heir::Reader<'_>) -> Option<()> {
         state.availability.take_over(bits);
     }
     Some(())
+}
+
+/// A peer for another process: its group, its server as it was written, its address, and which of several lines with that. None: nobody
+/// knows it any more.
+pub fn write(peer: &Peer, w: &mut heir::Writer) -> Option<()> {
+    let guard = STATES.lock().expect("nothing panics while it is locked");
+    let is_it = |state: &Weak<PeerState>| std::ptr::eq(state.as_ptr(), Arc::as_ptr(&peer.state));
+    let ((group, _, ordinal), _) = guard.iter().flatten().find(|(_, state)| is_it(state))?;
+    w.bytes(group.as_bytes());
+    w.number(*ordinal as u64);
+    w.bytes(peer.server.as_bytes());
+    write_address(&peer.address, w);
+    Some(())
+}
+
+/// What [`write()`] of another process wrote: with what is known of that peer here, be it in its group still or not.
+pub fn read(r: &mut heir::Reader<'_>) -> Option<Arc<Peer>> {
+    let group = std::str::from_utf8(r.bytes()?).ok()?;
+    let ordinal = usize::try_from(r.number()?).ok()?;
+    let server = std::str::from_utf8(r.bytes()?).ok()?;
+    let address = read_address(r)?;
+    Some(Arc::new(Peer::new(group, server, address, ordinal)))
 }
 
 /// The numbers of a group's states that have connections in use, also of peers that are no more in it. `group`: its key.

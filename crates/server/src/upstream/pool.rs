@@ -130,6 +130,13 @@ pub fn keep_known(group: &Group, tiers: &Tiers) {
 /// Counts a connection as in use.
 pub struct InUse(Option<Rc<Cell<usize>>>);
 
+impl InUse {
+    /// Of a connection that this thread has from elsewhere, and that will be closed.
+    pub fn uncounted() -> InUse {
+        InUse(None)
+    }
+}
+
 impl Drop for InUse {
     fn drop(&mut self) {
         if let Some(count) = &self.0 {

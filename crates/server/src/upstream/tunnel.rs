@@ -1,8 +1,11 @@
 //! Two connections as one pipe: WebSocket and other upgrades. Bytes go both ways until one side ends. Where both have said nothing for a
-//! while they are parked (`parked`), and go on here when one of them says something.
+//! while they are parked (`parked`), and go on here when one of them says something. Both go on in another process as well (`travel`).
 
 mod parked;
 mod streamed;
+mod travel;
+
+pub use parked::arrive;
 
 use super::exchange::Answer;
 use super::settings::UpstreamSettings;
@@ -12,6 +15,7 @@ use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
 use crate::request::phases::{Back, GoOn, Released, Verdict};
+use crate::worker::departure;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -106,13 +110,15 @@ struct Tunnel {
     until_ms: u64,
     /// It may be parked once it is silent: not tried since the last byte.
     may_park: bool,
+    /// Another process has no place for it.
+    stays: bool,
 }
 
 /// How a tunnel's task ends.
 enum Carried {
     /// One side has ended.
     Over(io::Result<()>),
-    /// Nobody says anything.
+    /// Nobody says anything, or another process is to go on with it.
     Silent,
 }
 
@@ -137,7 +143,7 @@ pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -
     let until_ms = clock::monotonic_ms() + timeout.as_millis() as u64;
     hold(r, |kept, socket| {
         let timer = Timer::new();
-        let tunnel = Tunnel { kept, socket, answer, down, up, timer, timeout, until_ms, may_park: true };
+        let tunnel = Tunnel { kept, socket, answer, down, up, timer, timeout, until_ms, may_park: true, stays: false };
         Box::pin(carry(Box::new(tunnel)))
     })
 }
@@ -150,7 +156,11 @@ async fn carry(mut tunnel: Box<Tunnel>) -> Released {
             Carried::Over(result) => return tunnel.released(result),
             Carried::Silent => match parked::try_park(tunnel) {
                 Ok(()) => return Released::Parked,
-                Err(back) => tunnel = back,
+                Err(mut back) => {
+                    // A descriptor of it is somebody else's too.
+                    back.stays |= departure::is_open();
+                    tunnel = back;
+                }
             },
         }
     }
@@ -173,6 +183,9 @@ impl Tunnel {
         if self.down.is_done() || self.up.is_done() {
             return Poll::Ready(Carried::Over(Ok(())));
         }
+        if self.is_to_depart() {
+            return Poll::Ready(Carried::Silent);
+        }
         ready!(self.timer.poll_expired(cx));
         if clock::monotonic_ms() >= self.until_ms {
             return Poll::Ready(Carried::Over(Err(io::ErrorKind::TimedOut.into())));
@@ -185,6 +198,17 @@ impl Tunnel {
         }
         let _ = self.timer.poll_expired(cx);
         Poll::Pending
+    }
+
+    /// Whether another process is to go on with it, and can: nothing is under way, and nobody but the two sockets knows of the bytes.
+    fn is_to_depart(&mut self) -> bool {
+        departure::is_open()
+            && !self.stays
+            && self.down.is_empty()
+            && self.up.is_empty()
+            && self.kept.may_go()
+            && self.answer.connection.socket.tls().is_none()
+            && self.socket.may_freeze()
     }
 
     /// Waits until it is silent, or for the end of its time.

@@ -1,6 +1,7 @@
 //! Connections of this thread that are to go to another process, in a queue until its line has room (`upgrade::leave`). From: whoever has a
 //! connection that waits, once [`is_open`] says so. Knows nothing of what they are.
 
+use crate::connection::tls::secrets::SecretBytes;
 use heir::Kind;
 use runtime::TaskId;
 use std::cell::{Cell, RefCell};
@@ -33,13 +34,23 @@ pub struct Papers {
     pub bytes: Vec<u8>,
     /// That configuration.
     pub names: Rc<dyn Names>,
+    /// Of a connection of TLS: what goes beside all that.
+    pub cover: Option<CoverPapers>,
+}
+
+/// What goes on with TLS on a connection.
+pub struct CoverPapers {
+    /// What it is encrypted with.
+    pub secrets: SecretBytes,
+    /// What is under way of it, encrypted.
+    pub sealed: Vec<u8>,
 }
 
 /// A connection on its way.
 pub struct Traveller {
     /// What is said of it.
     pub papers: Papers,
-    /// Its descriptors, one by now. They stay open here until the other process has answered.
+    /// Its descriptors. They stay open here until the other process has answered.
     pub files: Vec<OwnedFd>,
     /// What is done when it stays; dropped without a call when it has gone.
     pub stay: Box<dyn FnOnce(Vec<OwnedFd>, Stay)>,

@@ -10,7 +10,7 @@ use crate::priority::Priority;
 use crate::span::Span;
 
 /// Streams that we reset last: what is still on the way for them is no error.
-const RESET_MEMORY: usize = 16;
+pub(super) const RESET_MEMORY: usize = 16;
 
 /// Which side we are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -318,18 +318,6 @@ impl<T> Connection<T> {
             self.out = Vec::new();
             self.sent = 0;
         }
-    }
-
-    /// The same for one that waits for long: its tables of fields keep no room for more.
-    pub fn shrink(&mut self) {
-        self.rest();
-        self.decoder.shrink();
-        self.encoder.shrink();
-    }
-
-    /// What its tables of fields take, bytes.
-    pub fn table_bytes(&self) -> usize {
-        self.decoder.bytes() + self.encoder.bytes()
     }
 
     pub(super) fn remember_reset(&mut self, id: u32) {

@@ -32,6 +32,27 @@ pub struct Counters {
 }
 
 impl Counters {
+    /// How many numbers they are.
+    pub(super) const NUMBERS: usize = 5;
+
+    /// As numbers.
+    pub(super) fn numbers(&self) -> [u64; Counters::NUMBERS] {
+        let Counters { total, payload, idle_frames, resets, tiny_frames } = *self;
+        [total, payload, idle_frames.into(), resets.into(), tiny_frames.into()]
+    }
+
+    /// What [`Counters::numbers`] were; none: they were not.
+    pub(super) fn of(numbers: [u64; Counters::NUMBERS]) -> Option<Counters> {
+        let [total, payload, ..] = numbers;
+        let mut rest = numbers[2..].iter().map(|number| u32::try_from(*number).ok());
+        let mut next = || rest.next().flatten();
+        let (idle_frames, resets, tiny_frames) = (next()?, next()?, next()?);
+        // Bytes of a connection: what is counted on top never comes near the end.
+        let is_small = total < 1 << 62 && payload < 1 << 62;
+        let is_bounded = idle_frames <= MAX_IDLE_FRAMES && resets <= MAX_RESETS && tiny_frames <= MAX_TINY_FRAMES;
+        (is_small && is_bounded).then_some(Counters { total, payload, idle_frames, resets, tiny_frames })
+    }
+
     /// Bytes that came or were sent, payload or not.
     pub fn bytes(&mut self, n: usize) {
         self.total += n as u64;

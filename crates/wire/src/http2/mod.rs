@@ -8,6 +8,7 @@ pub mod flood;
 pub mod frame;
 pub mod hpack;
 mod receive;
+mod saved;
 mod send;
 
 /// What a client sends first (RFC 9113 section 3.4).

@@ -4,10 +4,9 @@ mod wait;
 
 use self::wait::Wait;
 use super::link::FrameSocket;
-use super::{Http2Stream, OUTPUT_LIMIT, Session, State, parked};
+use super::{Http2Stream, OUTPUT_LIMIT, Session, parked};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
-use crate::connection::order::Row;
 use crate::connection::parked::Whose;
 use crate::connection::slow::Watch;
 use crate::connection::socket::Socket;
@@ -16,12 +15,10 @@ use crate::log::error::Level;
 use crate::modules::core::Conf;
 use crate::request::Version;
 use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
-use crate::worker::counters;
-use runtime::TaskId;
+use crate::worker::{counters, departure};
 use runtime::clock;
 use runtime::timer::Timer;
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
+use std::cell::RefCell;
 use std::future::{Future, poll_fn};
 use std::rc::Rc;
 use std::task::{Context, Poll};
@@ -123,9 +120,8 @@ impl Driver {
         if crate::worker::draining() {
             wire.goaway(ErrorCode::NO_ERROR);
         }
-        let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
         let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
-        let session = Session { state: RefCell::new(state), driving: Cell::new(false), handshaking: Cell::new(false) };
+        let session = Session::of(wire);
         let link =
             FrameSocket::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at));
         Driver::on(Rc::new(session), client, link)
@@ -158,19 +154,33 @@ impl Driver {
         is_empty && is_said && is_read && Rc::strong_count(&self.session) == 1
     }
 
-    pub(super) fn take_socket(&mut self) -> Socket {
-        std::mem::replace(&mut self.link.socket, Socket::none())
+    /// Whether another process is to go on with it, and can.
+    pub(super) fn is_to_depart(&mut self) -> bool {
+        departure::is_open()
+            && !self.session.stays.get()
+            && self.client.proxy_protocol.get().is_none()
+            && self.is_at_rest()
+            && self.link.socket.may_freeze()
     }
 
-    pub(super) fn put_socket(&mut self, socket: Socket) {
-        self.link.socket = socket;
+    /// It could not go, and need not try again.
+    pub(super) fn stays(&self) {
+        self.session.stays.set(self.session.stays.get() || departure::is_open());
     }
 
-    /// What is left of it without its connection, and how long it may wait for its next request.
-    pub(super) fn parts(&mut self) -> (Whose, Rc<Session>, Duration) {
+    pub(super) fn socket_mut(&mut self) -> &mut Socket {
+        &mut self.link.socket
+    }
+
+    /// What the protocol knows of it; none: something is under way.
+    pub(super) fn save(&self) -> Option<Vec<u8>> {
+        self.session.state.borrow().wire.save()
+    }
+
+    /// Whose it is, whether another process has no place for it, and how long it may wait for its next request.
+    pub(super) fn parts(&mut self) -> (Whose, bool, Duration) {
         self.count_idle(false);
-        self.session.state.borrow_mut().wire.shrink();
-        (Whose::of(&self.client), self.session.clone(), self.timer.left())
+        (Whose::of(&self.client), self.session.stays.get(), self.timer.left())
     }
 
     fn turn(&mut self, cx: &mut Context<'_>) -> Poll<End> {

@@ -18,7 +18,7 @@ mod answer;
 mod body;
 mod driver;
 pub mod link;
-mod parked;
+pub mod parked;
 mod stream;
 
 pub use agree::{is_agreed, is_preface, is_wanted};
@@ -48,6 +48,8 @@ pub struct Session {
     driving: Cell<bool>,
     /// What comes now comes before the TLS handshake is complete.
     handshaking: Cell<bool>,
+    /// Another process is not to go on with it, or has no place for it.
+    stays: Cell<bool>,
 }
 
 struct State {
@@ -151,9 +153,16 @@ impl State {
 }
 
 impl Session {
-    /// What it takes, bytes, as long as there are no streams.
-    fn bytes(&self) -> usize {
-        size_of::<Session>() + self.state.borrow().wire.table_bytes()
+    /// Of what the protocol knows.
+    fn of(wire: Connection<StreamState>) -> Session {
+        let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
+        let [driving, handshaking, stays] = [(); 3].map(|()| Cell::new(false));
+        Session { state: RefCell::new(state), driving, handshaking, stays }
+    }
+
+    /// Of what was saved of another one.
+    fn restore(saved: &[u8]) -> Option<Session> {
+        Connection::restore(saved).map(Session::of)
     }
 
     /// Something is to be written or read: the driver has to look.

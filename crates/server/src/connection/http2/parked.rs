@@ -1,98 +1,80 @@
-//! HTTP/2 connections without streams that are parked: what the protocol knows of them stays as it is. From: `driver`, where one is idle. To:
+//! HTTP/2 connections without streams that are parked, or go on in another process: what the protocol knows of them is kept as bytes. From: `driver`, where one is idle. To:
 //! `driver::resume`, when it brings something.
 
 use super::Session;
 use super::driver::{Driver, resume};
+use crate::connection::Client;
 use crate::connection::begin::adopt_again;
-use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch, Whose};
+use crate::connection::parked::idle::{self, Between, Idle};
+use crate::connection::parked::{self, Kind, Ready};
 use crate::connection::socket::Socket;
-use crate::worker::counters;
-use runtime::clock;
-use std::io;
+use crate::snapshot::ThreadSnapshot;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What is left of a connection without streams.
-struct Idle {
-    /// None: it goes on.
-    inside: Option<(Whose, Rc<Session>)>,
-    /// When it is closed, monotonic ms.
-    until_ms: u64,
-    /// It has brought something.
-    is_over: bool,
-}
-
-/// Parks an idle connection; gives it back if it cannot be.
+/// Parks an idle connection, or has it go on in another process; gives it back if it cannot be.
 pub(super) fn try_park(mut driver: Driver) -> Result<(), Driver> {
-    if !driver.is_at_rest() {
+    let departs = driver.is_to_depart();
+    let saved = if driver.is_at_rest() { driver.save() } else { None };
+    let taken = saved.and_then(|saved| Some((saved, parked::take(driver.socket_mut(), departs)?)));
+    let Some((saved, ready)) = taken else {
+        driver.stays();
         return Err(driver);
-    }
-    let ready = match Ready::of(driver.take_socket()) {
-        Ok(ready) => ready,
-        Err(socket) => {
-            driver.put_socket(socket);
-            return Err(driver);
-        }
     };
-    let (whose, session, wait) = driver.parts();
-    let until_ms = clock::monotonic_ms() + wait.as_millis() as u64;
+    let (whose, stays, wait) = driver.parts();
     drop(driver);
-    counters::waiting(1);
-    parked::park(ready, Box::new(Idle { inside: Some((whose, session)), until_ms, is_over: false }));
+    let idle = Idle::new(whose, Kept { saved: saved.into(), stays }, wait);
+    match departs {
+        true => parked::send_off(vec![(ready, idle)], &[]),
+        false => parked::park(ready, idle),
+    }
     Ok(())
 }
 
-impl Resident for Idle {
-    fn kind(&self) -> Kind {
-        Kind::Http2
-    }
-
-    fn bytes(&self) -> usize {
-        let inside = self.inside.as_ref().map_or(0, |(whose, session)| whose.bytes() + session.bytes());
-        size_of::<Idle>() + inside
-    }
-
-    fn watch(&self) -> Watch {
-        Watch::Stir
-    }
-
-    fn settled(&mut self, _: u32) {}
-
-    fn hear(&mut self, _: &[u8]) {}
-
-    fn gone(&mut self, _: Option<io::Error>) {
-        self.is_over = true;
-    }
-
-    fn stalled(&mut self) {}
-
-    fn refused(&mut self) {}
-
-    fn patience(&self) -> Duration {
-        Duration::MAX
-    }
-
-    fn wrote(&mut self, _: usize) {}
-
-    fn next(&mut self) -> Next {
-        // The client is told that it is over, in frames.
-        if self.is_over || crate::worker::draining() || clock::monotonic_ms() >= self.until_ms {
-            return Next::Leave;
-        }
-        Next::Rest(Some(self.until_ms))
-    }
-
-    fn leave(mut self: Box<Self>, socket: Socket) {
-        let Some((whose, session)) = self.inside.take() else { return };
-        let client = whose.client(&socket);
-        let wait = Duration::from_millis(self.until_ms.saturating_sub(clock::monotonic_ms()).max(1));
-        drop(self);
-        adopt_again(client.clone(), move || resume(session, client, socket, wait));
-    }
+/// Goes on with a connection of another process. None: it has no place here.
+pub fn arrive(
+    r: &mut heir::Reader<'_>,
+    ready: Ready,
+    terms: &heir::Terms,
+    snapshot: &Rc<ThreadSnapshot>,
+) -> Option<()> {
+    idle::arrive::<Kept>(r, ready, terms, snapshot)
 }
 
-impl Drop for Idle {
-    fn drop(&mut self) {
-        counters::waiting(-1);
+/// What is left of the session. What the client has said of the urgency of streams that it has not opened is not.
+struct Kept {
+    saved: Box<[u8]>,
+    /// Another process has no place for it.
+    stays: bool,
+}
+
+impl Between for Kept {
+    const KINDS: (Kind, heir::Kind) = (Kind::Http2, heir::Kind::Http2);
+    const SAYS_GOODBYE: bool = true;
+
+    fn bytes(&self) -> usize {
+        self.saved.len()
+    }
+
+    fn write(&self, w: &mut heir::Writer) -> bool {
+        w.bytes(&self.saved);
+        !self.stays
+    }
+
+    fn read(r: &mut heir::Reader<'_>) -> Option<Kept> {
+        let saved = r.bytes()?;
+        Session::restore(saved)?;
+        Some(Kept { saved: saved.into(), stays: false })
+    }
+
+    fn refused(&mut self) {
+        self.stays = true;
+    }
+
+    fn resume(self, client: Rc<Client>, socket: Socket, wait: Duration) {
+        // What was saved here, or read, is whole.
+        let Some(session) = Session::restore(&self.saved) else { return };
+        session.stays.set(self.stays);
+        adopt_again(client.clone(), move || resume(Rc::new(session), client, socket, wait));
     }
 }

@@ -2,9 +2,9 @@
 
 use super::bill;
 use super::table::{Place, Table};
-use super::{CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut};
+use super::{CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller};
 use crate::worker::counters;
-use crate::worker::departure::{Stay, Traveller};
+use crate::worker::departure::Traveller;
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
 use runtime::clock;
 use runtime::io::{Interest, Registration};
@@ -183,27 +183,51 @@ impl Lot {
             };
             // What is left to say is the resident's from here on.
             self.slow.remove(&number);
-            let spot = place.spot;
-            quiet(&mut self.rings, number, place);
-            let Ok(fd) = self.rings.bring_back(spot) else {
-                // No descriptor is free: the next look finds it where it is.
-                listen(&mut self.rings, number, place);
+            let together = [Some(number), place.resident.companion()];
+            let Some(files) = self.bring_back(together) else {
+                // No descriptor is free: the next look finds them where they are.
                 self.looks.push_back(number);
                 break;
             };
             *from += 1;
-            if let Some(resident) = self.table.remove(number) {
-                bill::count(&*resident, -1);
-                counters::closed();
-                let stay = Box::new(move |files: Vec<OwnedFd>, why: Stay| {
-                    if let Some(fd) = files.into_iter().next() {
-                        resident.stay(fd, why);
-                    }
-                });
-                all.push(Traveller { papers, files: vec![fd], stay });
-            }
+            let residents: Vec<_> =
+                together.into_iter().flatten().filter_map(|number| self.table.remove(number)).collect();
+            residents.iter().for_each(|resident| closed(&**resident));
+            all.push(traveller(papers, files, residents));
         }
         (!all.is_empty() || *from < self.table.places()).then_some(all)
+    }
+
+    /// The descriptors of those that go together; none: there is none for each of them, and they wait as before.
+    fn bring_back(&mut self, together: [Option<u32>; 2]) -> Option<Vec<OwnedFd>> {
+        let mut files = Vec::with_capacity(together.len());
+        for number in together.into_iter().flatten() {
+            let place = self.table.get(number)?;
+            quiet(&mut self.rings, number, place);
+            match self.rings.bring_back(place.spot) {
+                Ok(fd) => files.push((number, fd)),
+                Err(_) => {
+                    listen(&mut self.rings, number, place);
+                    break;
+                }
+            }
+        }
+        if files.len() == together.into_iter().flatten().count() {
+            return Some(files.into_iter().map(|(_, fd)| fd).collect());
+        }
+        for (number, fd) in files {
+            let parked = self.rings.park(vec![fd]).pop();
+            let Some(place) = self.table.get(number) else { continue };
+            match parked {
+                Some(Ok(spot)) => {
+                    place.spot = spot;
+                    listen(&mut self.rings, number, place);
+                }
+                // It has just left such a place: not to be expected.
+                _ => place.resident.gone(Some(io::ErrorKind::OutOfMemory.into())),
+            }
+        }
+        None
     }
 
     fn hear(&mut self, news: News) {
@@ -214,13 +238,13 @@ impl Lot {
             return self.looks.push_back(number);
         }
         place.reads = false;
+        // First of all: whoever panics about what it hears is asked what is next all the same.
+        self.looks.push_back(number);
         if place.resident.watch() != Watch::Words {
             place.resident.gone(None);
             self.slow.remove(&number);
-        } else if place.leaves || self.slow.contains_key(&number) {
-            // It is heard when it has heard us out, or by its task.
-            return;
-        } else {
+        } else if !place.leaves && !self.slow.contains_key(&number) {
+            // Otherwise it is heard when it has heard us out, or by its task.
             match self.rings.receive(place.spot, &mut self.buffer) {
                 Ok(0) => place.resident.gone(None),
                 Err(e) if e.kind() != io::ErrorKind::WouldBlock => place.resident.gone(Some(e)),
@@ -231,7 +255,6 @@ impl Lot {
                 }
             }
         }
-        self.looks.push_back(number);
     }
 
     /// Asks a portion of those that are to be asked. True: perhaps there are more.

@@ -66,9 +66,9 @@ impl Whose {
         self.listener as usize
     }
 
-    /// Whether another process can go on with it: what is known of keys, and of a header of the PROXY protocol, stays here.
+    /// Whether another process can go on with it: what is known of a header of the PROXY protocol stays here.
     pub fn may_go(&self) -> bool {
-        self.tls.is_none() && self.proxy_protocol.is_none()
+        self.proxy_protocol.is_none()
     }
 
     /// For another process.
@@ -79,6 +79,8 @@ impl Whose {
         self.local.iter().for_each(|local| write_address(local, w));
         w.number(self.listener.into());
         w.flag(self.debug);
+        w.flag(self.tls.is_some());
+        self.tls.iter().for_each(|facts| facts.write(w));
     }
 
     /// What another process wrote; `terms` says what it calls its listeners.
@@ -87,12 +89,14 @@ impl Whose {
         let (remote, has_local) = (read_address(r)?, r.flag()?);
         let local = if has_local { Some(Box::new(read_address(r)?)) } else { None };
         let (listener, debug) = (terms.listener(r.number()?)?, r.flag()?);
-        let (proxy_protocol, tls) = (None, None);
+        let tls = if r.flag()? { Some(Rc::new(Facts::read(r, terms)?)) } else { None };
+        let proxy_protocol = None;
         Some(Whose { number, started_ms, requests, remote, local, proxy_protocol, tls, listener, debug })
     }
 }
 
-fn write_address(address: &Address, w: &mut heir::Writer) {
+/// An address, for another process.
+pub fn write_address(address: &Address, w: &mut heir::Writer) {
     w.flag(matches!(address, Address::Inet(_)));
     match address {
         Address::Inet(address) => w.bytes(address.to_string().as_bytes()),
@@ -100,7 +104,8 @@ fn write_address(address: &Address, w: &mut heir::Writer) {
     }
 }
 
-fn read_address(r: &mut heir::Reader<'_>) -> Option<Address> {
+/// See [`write_address`].
+pub fn read_address(r: &mut heir::Reader<'_>) -> Option<Address> {
     let (is_inet, text) = (r.flag()?, r.bytes()?);
     match is_inet {
         true => std::str::from_utf8(text).ok()?.parse().ok().map(Address::Inet),

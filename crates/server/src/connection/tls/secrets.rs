@@ -3,6 +3,7 @@
 //! has it from the library. To: `record_layer`. Never in a log: whoever has it reads the connection.
 
 use crate::tls::notes::{MOST_SECRET, Traffic};
+use crate::wipe::wipe;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Algorithm, CHACHA20_POLY1305, MAX_TAG_LEN, NONCE_LEN};
 use aws_lc_rs::hkdf::{self, HKDF_SHA256, HKDF_SHA384, Prk};
 use rustls::{CipherSuite, ConnectionTrafficSecrets, ExtractedSecrets};
@@ -174,13 +175,6 @@ impl Drop for Key {
     }
 }
 
-/// Overwrites a secret that nobody needs any more.
-fn wipe(secret: &mut [u8]) {
-    secret.fill(0);
-    // What is seen by nobody else would not be written.
-    std::hint::black_box(secret);
-}
-
 /// See the file's head.
 #[derive(Clone, PartialEq, Eq)]
 pub struct Secrets {
@@ -234,6 +228,23 @@ impl Secrets {
 /// What [`Secrets::to_bytes`] makes.
 pub struct SecretBytes(Box<[u8]>);
 
+impl SecretBytes {
+    /// The same once more.
+    pub fn copy(bytes: &[u8]) -> SecretBytes {
+        SecretBytes(bytes.into())
+    }
+
+    /// Whether [`SecretBytes::forget`] was called: no cipher has the number 0.
+    pub fn is_forgotten(&self) -> bool {
+        self.0.starts_with(&[0, 0])
+    }
+
+    /// Nobody goes on with them: they are none any more ([`Secrets::from_bytes`]).
+    pub fn forget(&mut self) {
+        wipe(&mut self.0);
+    }
+}
+
 impl Deref for SecretBytes {
     type Target = [u8];
 
@@ -267,9 +278,12 @@ mod tests {
             };
             let secrets = Secrets { suite, piece: 4096, ours: direction(1, 7), theirs: direction(2, u64::MAX) };
             let bytes = secrets.to_bytes();
-            assert!(bytes.len() <= 116, "{}", bytes.len());
+            assert!(bytes.len() <= 116 && bytes.len() <= heir::MOST_SECRET, "{}", bytes.len());
             assert!(Secrets::from_bytes(&bytes) == Some(secrets));
             assert!(Secrets::from_bytes(&bytes[1..]).is_none() && Secrets::from_bytes(&bytes[..50]).is_none());
+            let mut forgotten = SecretBytes::copy(&bytes);
+            forgotten.forget();
+            assert!(Secrets::from_bytes(&forgotten).is_none() && forgotten.len() == bytes.len());
         }
     }
 

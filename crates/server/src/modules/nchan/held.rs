@@ -403,7 +403,7 @@ impl Whole {
         let snapshot = self.kept.snapshot().clone();
         let conf = &snapshot.location(self.kept.location()).conf;
         loop {
-            if departure::is_open() && self.socket.tls().is_none() && self.kept.may_go() && self.held.may_go() {
+            if departure::is_open() && self.kept.may_go() && self.held.may_go() && self.socket.may_freeze() {
                 self.departs = true;
                 return Poll::Ready(());
             }

@@ -9,10 +9,9 @@ use crate::connection::socket::Socket;
 use crate::request::held::{Kept, Packed, Unpacked};
 use crate::request::phases::Back;
 use crate::snapshot::ThreadSnapshot;
-use crate::worker::departure::{self, Papers, Stay, Traveller};
+use crate::worker::departure::{self, Papers, Stay};
 use heir::Kind as Travels;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -41,52 +40,36 @@ pub(super) fn depart(
     held: Held,
     rest: &[u8],
 ) -> Result<(), Box<(Box<Kept>, Socket, Held)>> {
-    let fd = match socket.try_into_fd() {
-        Ok(fd) => fd,
-        Err(socket) => return Err(Box::new((kept, socket, held))),
-    };
-    let mut parked = Box::new(Parked { packed: Packed::of(kept), held });
-    match parked.travel(rest) {
-        Some(papers) => {
-            let stay = Box::new(move |files: Vec<OwnedFd>, why: Stay| {
-                if let Some(fd) = files.into_iter().next() {
-                    parked.stay(fd, why);
-                }
-            });
-            departure::send(Traveller { papers, files: vec![fd], stay });
+    match Ready::apart(socket) {
+        Ok(ready) => {
+            parked::send_off(vec![(ready, Box::new(Parked { packed: Packed::of(kept), held }))], rest);
+            Ok(())
         }
-        None => parked.stay(fd, Stay::Refused),
+        Err(socket) => Err(Box::new((kept, socket, held))),
     }
-    Ok(())
 }
 
-/// Goes on with a subscriber of another process. It comes back if it has no place here.
+/// Goes on with a subscriber of another process. None: it has no place here.
 pub fn arrive(
     r: &mut heir::Reader<'_>,
-    fd: OwnedFd,
+    ready: Ready,
     terms: &heir::Terms,
     snapshot: &Rc<ThreadSnapshot>,
-) -> Result<(), OwnedFd> {
-    let read = |r: &mut heir::Reader<'_>| {
-        let packed = Packed::arrive(r, terms, snapshot)?;
-        let held = Held::arrive(r, &snapshot.location(packed.location()).conf.nchan)?;
-        Some(Box::new(Parked { packed, held }))
-    };
-    let Some(parked) = read(r) else { return Err(fd) };
-    parked.go_on(fd);
-    Ok(())
+) -> Option<()> {
+    let packed = Packed::arrive(r, terms, snapshot)?;
+    let held = Held::arrive(r, &snapshot.location(packed.location()).conf.nchan)?;
+    Box::new(Parked { packed, held }).go_on(ready);
+    Some(())
 }
 
 impl Parked {
     /// Is parked, or has a task where nothing can be.
-    fn go_on(mut self: Box<Self>, fd: OwnedFd) {
-        match Ready::plain(fd) {
-            Ok(ready) => parked::park(ready, self),
-            Err(fd) => {
-                self.held.end(End::Unparked);
-                self.leave(Socket::new(fd));
-            }
+    fn go_on(mut self: Box<Self>, ready: Ready) {
+        if ready.may_park() {
+            return parked::park(ready, self);
         }
+        self.held.end(End::Unparked);
+        self.leave(ready.into_socket());
     }
 }
 
@@ -96,14 +79,14 @@ impl Resident for Parked {
             return None;
         }
         let bytes = self.held.travel(rest, self.packed.travel()?)?;
-        Some(Papers { kind: Travels::Subscriber, bytes, names: self.packed.snapshot().clone() })
+        Some(Papers { kind: Travels::Subscriber, bytes, names: self.packed.snapshot().clone(), cover: None })
     }
 
-    fn stay(mut self: Box<Self>, fd: OwnedFd, why: Stay) {
+    fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {
         if why == Stay::Refused {
             self.held.refuse();
         }
-        self.go_on(fd);
+        self.go_on(ready);
     }
 
     fn kind(&self) -> parked::Kind {

@@ -52,7 +52,7 @@ pub struct Unpacked {
 }
 
 /// What a request's log lines say it is action, by number.
-const ACTIONS: [&str; 7] = [
+const ACTIONS: [&str; 8] = [
     action::NOTHING,
     action::WAITING,
     action::KEPT,
@@ -60,6 +60,7 @@ const ACTIONS: [&str; 7] = [
     action::READING_HEADERS,
     action::SENDING_RESPONSE,
     action::SENDING_TO_CLIENT,
+    action::TUNNELING,
 ];
 const WHOLE: &str = "what was packed here is whole";
 
@@ -90,6 +91,16 @@ impl Packed {
     /// The level whose values hold for it.
     pub fn location(&self) -> LocationId {
         self.location
+    }
+
+    /// Its tries at upstreams.
+    pub fn attempts(&self) -> Option<&Attempts> {
+        self.rest.as_ref()?.attempts.as_deref()
+    }
+
+    /// See [`Packed::attempts`].
+    pub fn set_attempts(&mut self, attempts: Attempts) {
+        self.rest.get_or_insert_default().attempts = Some(Box::new(attempts));
     }
 
     /// What it takes, bytes.
@@ -140,6 +151,9 @@ impl Packed {
             Some(places) => places.write(&mut w),
             None => limit_conn::Context::default().write(&mut w),
         }
+        let facts = self.rest.as_ref().and_then(|rest| rest.tls.as_ref());
+        w.flag(facts.is_some());
+        facts.iter().for_each(|facts| facts.write(&mut w));
         Some(w)
     }
 
@@ -151,13 +165,14 @@ impl Packed {
         let (sent, received) = (r.number()?, r.number()?);
         let bytes = r.bytes()?;
         let places = limit_conn::Context::read(r, snapshot)?;
+        let tls = if r.flag()? { Some(Rc::new(Facts::read(r, terms)?)) } else { None };
         let mut r = Reader { bytes, end: 0 };
         let mut listener = None;
         let place_of = |number| {
             listener = terms.listener(number);
             listener.unwrap_or(0) as usize
         };
-        let (_, of_request, realip) = read_client(&mut r, &Socket::none(), None, None, place_of)?;
+        let (_, of_request, realip) = read_client(&mut r, &Socket::none(), None, tls, place_of)?;
         listener?;
         let underway = Underway::arrived(snapshot.clone(), server);
         let mut parts = read_parts(&mut r, snapshot.clone(), of_request, underway)?;
@@ -175,10 +190,7 @@ impl Packed {
 impl Kept {
     /// Whether all of it can be written down for another process.
     pub fn may_go(&self) -> bool {
-        self.is_counted()
-            && self.client.proxy_protocol.get().is_none()
-            && self.client.tls.get().is_none()
-            && self.contexts.may_go()
+        self.is_counted() && self.client.proxy_protocol.get().is_none() && self.contexts.may_go()
     }
 }
 
@@ -202,7 +214,7 @@ impl Drop for Packed {
 
 impl Rest {
     fn may_go(&self) -> bool {
-        self.proxy_protocol.is_none() && self.tls.is_none() && self.contexts.may_go()
+        self.proxy_protocol.is_none() && self.contexts.may_go()
     }
 
     fn is_blank(&self) -> bool {

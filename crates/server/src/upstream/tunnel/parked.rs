@@ -4,33 +4,39 @@
 use super::{Pipe, Tunnel};
 use crate::connection;
 use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch};
+use crate::connection::reuse::has_room;
 use crate::connection::socket::Socket;
 use crate::request::held::{Packed, Unpacked, hold};
 use crate::request::phases::{Back, GoOn};
+use crate::snapshot::ThreadSnapshot;
 use crate::upstream::exchange::Answer;
+use crate::worker::departure::{Papers, Stay};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::RefCell;
 use std::io;
+use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
 /// What both sides of a tunnel share.
-struct Shared {
-    packed: Packed,
-    answer: Answer,
+pub(super) struct Shared {
+    pub(super) packed: Packed,
+    pub(super) answer: Answer,
     /// Bytes that have gone down and up.
-    down: u64,
-    up: u64,
-    timeout: Duration,
+    pub(super) down: u64,
+    pub(super) up: u64,
+    pub(super) timeout: Duration,
     /// When it has been silent for too long, monotonic ms.
-    until_ms: u64,
+    pub(super) until_ms: u64,
     /// It is to be a tunnel again, and could not be parked.
-    is_over: bool,
-    is_refused: bool,
+    pub(super) is_over: bool,
+    pub(super) is_refused: bool,
+    /// Another process has no place for it.
+    pub(super) stays: bool,
     /// Where the client and the peer stand; the connections of those that have left already.
-    places: [Option<u32>; 2],
-    left: [Option<Socket>; 2],
+    pub(super) places: [Option<u32>; 2],
+    pub(super) left: [Option<Socket>; 2],
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -45,29 +51,19 @@ struct Half {
     shared: Rc<RefCell<Option<Box<Shared>>>>,
 }
 
-/// Parks a tunnel in which nothing is under way; gives it back if it cannot be.
+/// Parks a tunnel in which nothing is under way, or has it go on in another process; gives it back if it cannot be.
 pub(super) fn try_park(mut tunnel: Box<Tunnel>) -> Result<(), Box<Tunnel>> {
     if !tunnel.kept.is_counted() {
         return Err(tunnel);
     }
-    let connection = &mut tunnel.answer.connection;
+    let departs = tunnel.is_to_depart();
     // The peer first: of the client's TLS the library lets go for good.
-    let peer = match Ready::of(std::mem::replace(&mut connection.socket, Socket::none())) {
-        Ok(ready) => ready,
-        Err(socket) => {
-            connection.socket = socket;
-            return Err(tunnel);
-        }
+    let Some(peer) = parked::take(&mut tunnel.answer.connection.socket, departs) else { return Err(tunnel) };
+    let Some(client) = parked::take(&mut tunnel.socket, departs) else {
+        tunnel.answer.connection.socket = peer.into_socket().of_peer();
+        return Err(tunnel);
     };
-    let client = match Ready::of(std::mem::replace(&mut tunnel.socket, Socket::none())) {
-        Ok(ready) => ready,
-        Err(socket) => {
-            tunnel.socket = socket;
-            tunnel.answer.connection.socket = peer.into_socket().of_peer();
-            return Err(tunnel);
-        }
-    };
-    let Tunnel { kept, answer, down, up, timeout, until_ms, .. } = *tunnel;
+    let Tunnel { kept, answer, down, up, timeout, until_ms, stays, .. } = *tunnel;
     let shared = Shared {
         packed: Packed::of(kept),
         answer,
@@ -77,13 +73,42 @@ pub(super) fn try_park(mut tunnel: Box<Tunnel>) -> Result<(), Box<Tunnel>> {
         until_ms,
         is_over: false,
         is_refused: false,
+        stays,
         places: [None, None],
         left: [None, None],
     };
-    let shared = Rc::new(RefCell::new(Some(Box::new(shared))));
-    parked::park(client, Box::new(Half { side: Side::Client, shared: shared.clone() }));
-    parked::park(peer, Box::new(Half { side: Side::Peer, shared }));
+    let [client_half, peer_half] = shared.halves();
+    match departs {
+        true => parked::send_off(vec![(client, client_half), (peer, peer_half)], &[]),
+        false => {
+            parked::park(client, client_half);
+            parked::park(peer, peer_half);
+        }
+    }
     Ok(())
+}
+
+/// Goes on with a tunnel of another process. None: it has no place here.
+pub fn arrive(
+    r: &mut heir::Reader<'_>,
+    client: Ready,
+    peer: OwnedFd,
+    terms: &heir::Terms,
+    snapshot: &Rc<ThreadSnapshot>,
+) -> Option<()> {
+    let shared = Shared::read(r, terms, snapshot)?;
+    if !has_room() {
+        return None;
+    }
+    let peer = Ready::plain(peer);
+    if !client.may_park() {
+        shared.resume(client.into_socket(), peer.into_socket());
+        return Some(());
+    }
+    let [client_half, peer_half] = shared.halves();
+    parked::park(client, client_half);
+    parked::park(peer, peer_half);
+    Some(())
 }
 
 impl Side {
@@ -110,9 +135,15 @@ impl Half {
 }
 
 impl Shared {
+    /// Both sides of it: the client's and the peer's.
+    fn halves(self) -> [Box<Half>; 2] {
+        let shared = Rc::new(RefCell::new(Some(Box::new(self))));
+        [Side::Client, Side::Peer].map(|side| Box::new(Half { side, shared: shared.clone() }))
+    }
+
     /// The tunnel again, on the connections that have left.
     fn resume(self, client: Socket, peer: Socket) {
-        let Shared { packed, mut answer, down, up, timeout, until_ms, is_refused, .. } = self;
+        let Shared { packed, mut answer, down, up, timeout, until_ms, is_refused, stays, .. } = self;
         answer.connection.socket = peer.of_peer();
         let Unpacked { kept, socket, client } = packed.unpack(client);
         let (down, up) = (Pipe::after(down), Pipe::after(up));
@@ -120,7 +151,7 @@ impl Shared {
             let verdict = hold(r, |kept, socket| {
                 let timer = Timer::new();
                 let may_park = !is_refused;
-                let tunnel = Tunnel { kept, socket, answer, down, up, timer, timeout, until_ms, may_park };
+                let tunnel = Tunnel { kept, socket, answer, down, up, timer, timeout, until_ms, may_park, stays };
                 Box::pin(super::carry(Box::new(tunnel)))
             });
             Box::pin(async move { verdict })
@@ -204,5 +235,25 @@ impl Resident for Half {
             drop(shared);
             both.resume(client, peer);
         }
+    }
+
+    fn travel(&mut self, _: &[u8]) -> Option<Papers> {
+        let shared = self.shared.borrow();
+        let shared = shared.as_ref().filter(|shared| !shared.is_over && !shared.stays)?;
+        let [client, peer] = shared.places;
+        let is_whole = client.is_some() == peer.is_some();
+        // The peer goes with the client.
+        if self.side == Side::Client && is_whole { shared.papers() } else { None }
+    }
+
+    fn companion(&self) -> Option<u32> {
+        self.shared.borrow().as_ref()?.places[self.side.other() as usize]
+    }
+
+    fn stay(self: Box<Self>, ready: Ready, why: Stay) {
+        if let Some(shared) = &mut *self.shared.borrow_mut() {
+            shared.stays |= why == Stay::Refused;
+        }
+        self.leave(ready.into_socket());
     }
 }

@@ -3,6 +3,7 @@
 use super::static_table::STATIC;
 use super::table::Table;
 use super::{DEFAULT_TABLE_SIZE, HeaderBlock, HpackError, huffman, integer};
+use crate::http2::saved::{Restored, Saved};
 
 /// What a block may be at most, in bytes; both without the overhead of entries, as nginx counts.
 #[derive(Clone, Copy, Debug)]
@@ -33,14 +34,14 @@ impl Decoder {
         Decoder { table: Table::new(size), allowed: size }
     }
 
-    /// Keeps no room for more than there is.
-    pub fn shrink(&mut self) {
-        self.table.shrink();
+    pub(in crate::http2) fn save(&self, w: &mut Saved) {
+        w.number(self.allowed as u64);
+        self.table.save(w);
     }
 
-    /// What it takes beside itself, bytes.
-    pub fn bytes(&self) -> usize {
-        self.table.bytes()
+    pub(in crate::http2) fn restore(r: &mut Restored<'_>) -> Option<Decoder> {
+        let allowed = r.at_most(DEFAULT_TABLE_SIZE)?;
+        Some(Decoder { allowed, table: Table::restore(r, allowed)? })
     }
 
     /// Decodes a whole block; the fields are appended to `out`.

@@ -3,6 +3,7 @@
 use super::static_table::STATIC;
 use super::table::Table;
 use super::{DEFAULT_TABLE_SIZE, ENTRY_OVERHEAD, huffman, integer};
+use crate::http2::saved::{Restored, Saved};
 
 /// Our own table is at most this large, whatever the peer allows: the usual fields of some dozen different answers.
 const TABLE_SIZE: usize = 2048;
@@ -73,15 +74,20 @@ impl Default for Encoder {
 }
 
 impl Encoder {
-    /// Keeps no room for more than there is.
-    pub fn shrink(&mut self) {
-        self.table.shrink();
-        self.name = Vec::new();
+    pub(in crate::http2) fn save(&self, w: &mut Saved) {
+        w.number(self.allowed as u64);
+        w.number(self.announce.is_some().into());
+        self.announce.iter().flat_map(|(smallest, size)| [*smallest, *size]).for_each(|size| w.number(size as u64));
+        self.table.save(w);
     }
 
-    /// What it takes beside itself, bytes.
-    pub fn bytes(&self) -> usize {
-        self.table.bytes() + self.name.capacity()
+    pub(in crate::http2) fn restore(r: &mut Restored<'_>) -> Option<Encoder> {
+        let allowed = r.at_most(u32::MAX as usize)?;
+        let announce = match r.at_most(1)? {
+            0 => None,
+            _ => Some((r.at_most(TABLE_SIZE)?, r.at_most(TABLE_SIZE)?)),
+        };
+        Some(Encoder { allowed, announce, table: Table::restore(r, TABLE_SIZE)?, name: Vec::new() })
     }
 
     /// The peer allows a table of `size` bytes (SETTINGS_HEADER_TABLE_SIZE).

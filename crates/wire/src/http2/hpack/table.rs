@@ -1,6 +1,7 @@
 //! The dynamic table (RFC 7541 section 2.3.2): the same for decoding and encoding. All bytes are in one buffer.
 
 use super::ENTRY_OVERHEAD;
+use crate::http2::saved::{Restored, Saved};
 use std::collections::VecDeque;
 
 /// An entry: its bytes are `name_len + value_len` of the buffer, from `start` on.
@@ -35,13 +36,31 @@ impl Table {
         self.entries.shrink_to_fit();
     }
 
-    /// What it takes beside itself, bytes.
-    pub(super) fn bytes(&self) -> usize {
-        self.bytes.capacity() + self.entries.capacity() * size_of::<Entry>()
-    }
-
     pub(super) fn max(&self) -> usize {
         self.max
+    }
+
+    /// Its size and entries, the oldest first.
+    pub(super) fn save(&self, w: &mut Saved) {
+        w.number(self.max as u64);
+        w.number(self.entries.len() as u64);
+        for index in (0..self.entries.len()).rev() {
+            let (name, value) = self.entry(index).unwrap_or_default();
+            w.bytes(name);
+            w.bytes(value);
+            w.number(self.entries[index].hash.into());
+        }
+    }
+
+    /// What [`Table::save`] wrote of a table of at most so many bytes.
+    pub(super) fn restore(r: &mut Restored<'_>, most: usize) -> Option<Table> {
+        let mut table = Table::new(r.at_most(most)?);
+        for _ in 0..r.at_most(most / ENTRY_OVERHEAD)? {
+            let (name, value) = (r.bytes()?, r.bytes()?);
+            table.add(name, value, u32::try_from(r.number()?).ok()?);
+        }
+        table.shrink();
+        Some(table)
     }
 
     /// Sets the size; what does not fit any more goes.

@@ -69,6 +69,9 @@ impl Driver {
                 Wait::Write => self.timer.set(*core.send_timeout),
             }
         }
+        if idle && self.is_to_depart() {
+            return Some(Poll::Ready(End::Park));
+        }
         match wait {
             Wait::Idle => {
                 self.give_back();
