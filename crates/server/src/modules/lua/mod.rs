@@ -6,7 +6,6 @@ pub mod balancer;
 pub mod capture;
 pub mod chunk;
 pub mod current;
-pub mod library;
 pub mod machine;
 pub mod phases;
 pub mod pipe;
