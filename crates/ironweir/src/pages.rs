@@ -29,7 +29,10 @@ pub(crate) const COMMANDS: &[Command] = &[
             ("-T", "The same, and prints the configuration."),
             ("-t --plan", "The same, and says what a reload would change in the running server; with --json as JSON."),
             ("-q", "Says nothing but errors while testing."),
-            ("-s signal", "Tells the running server: stop, quit, reopen, reload, upgrade. The last two wait until it has been done, or fail."),
+            (
+                "-s signal",
+                "Tells the running server: stop, quit, reopen, reload, upgrade. The last two wait until it has been done, or fail.",
+            ),
             (
                 "-p prefix",
                 "Where relative paths begin (default: /etc/nginx/, or /var/lib/ironweir/ where Ironweir is installed: where /etc/ironweir/nginx.conf is).",

@@ -239,7 +239,11 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
     page.extend_from_slice(b"<hr><center>");
     page.extend_from_slice(name.as_bytes());
     page.extend_from_slice(b"</center>\r\n</body>\r\n</html>\r\n");
-    if *conf.msie_padding && status >= 400 && r.head.version >= super::Version::HTTP10 && r.head.headers.browser(&r.arena).msie {
+    if *conf.msie_padding
+        && status >= 400
+        && r.head.version >= super::Version::HTTP10
+        && r.head.headers.browser(&r.arena).msie
+    {
         for _ in 0..6 {
             page.extend_from_slice(PADDING.as_bytes());
         }

@@ -197,10 +197,8 @@ impl LocationTree {
 
     /// Call once after the last `add`.
     pub fn finish(&mut self) {
-        self.is_leaf = self.prefixes.is_empty()
-            && self.exact.is_empty()
-            && self.redirects.is_empty()
-            && self.patterns.is_empty();
+        self.is_leaf =
+            self.prefixes.is_empty() && self.exact.is_empty() && self.redirects.is_empty() && self.patterns.is_empty();
         self.prefixes.sort_by(|a, b| a.name.cmp(&b.name));
         for i in 0..self.prefixes.len() {
             let mut candidate = i.checked_sub(1);

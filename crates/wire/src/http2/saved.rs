@@ -125,8 +125,9 @@ impl<T: Default> Connection<T> {
             *number = r.number()?;
         }
         let (decoder, encoder) = (Decoder::restore(&mut r)?, Encoder::restore(&mut r)?);
-        let mut connection = Connection::new(Config { role: Role::Server, max_streams, stream_window, headers });
-        // What a new one says first was said.
+        // What a new one says first was said, `extended_connect` with it.
+        let (role, extended_connect) = (Role::Server, false);
+        let mut connection = Connection::new(Config { role, max_streams, stream_window, headers, extended_connect });
         (connection.out, connection.sent) = (Vec::new(), 0);
         connection.reading = Reading::Header;
         (connection.last_stream, connection.peer_streams, connection.refused) = (last_stream, peer_streams, refused);
@@ -150,7 +151,8 @@ mod tests {
 
     fn served() -> Plain {
         let headers = Limits { field: 8192, block: 32768 };
-        let config = Config { role: Role::Server, max_streams: 128, stream_window: 65536, headers };
+        let config =
+            Config { role: Role::Server, max_streams: 128, stream_window: 65536, headers, extended_connect: false };
         let mut connection = Plain::new(config);
         (connection.out, connection.sent, connection.reading) = (Vec::new(), 0, Reading::Header);
         (connection.last_stream, connection.send_window, connection.peer_frame) = (7, -5, 16384);
