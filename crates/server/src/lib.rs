@@ -29,7 +29,6 @@ pub mod temp;
 pub mod tls;
 pub mod upgrade;
 pub mod upstream;
-pub mod wipe;
 pub mod worker;
 pub mod zone;
 

@@ -1,7 +1,6 @@
 //! Messages between processes of a server, master and worker mostly, over a socket pair: bytes of any length with descriptors, cut into packets.
 //! The master's side never blocks. Knows nothing of what the messages mean.
 
-use crate::wipe::wipe;
 use rustix::io::Errno;
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, ReturnFlags, SendAncillaryBuffer,
@@ -12,6 +11,7 @@ use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
+use zeroize::Zeroize;
 
 /// Bytes of a packet: well below the smallest default socket buffer, so that one always fits.
 const PACKET: usize = 32 * 1024;
@@ -46,7 +46,7 @@ struct Packet {
 impl Drop for Packet {
     fn drop(&mut self) {
         if self.is_secret {
-            wipe(&mut self.bytes);
+            self.bytes[..].zeroize();
         }
     }
 }
@@ -151,7 +151,7 @@ impl Channel {
             self.partial.bytes.extend_from_slice(body);
             let is_last = *flag == LAST;
             // It may have been a secret. One of a single packet is nowhere but in its message now.
-            wipe(&mut bytes[..received.bytes]);
+            bytes[..received.bytes].zeroize();
             if self.partial.bytes.len() > self.limits.0 || self.partial.fds.len() > self.limits.1 {
                 return Err(io::Error::other("message too large"));
             }

@@ -1,12 +1,12 @@
 //! What the library does on the way of a handshake and does not tell afterwards: which signature was made, which session
 //! was kept. Noted for the thread while one call works on one connection; taken when the call is done.
 
-use crate::wipe::wipe;
 use rustls::server::StoresServerSessions;
 use rustls::sign::{Signer, SigningKey};
 use rustls::{KeyLog, SignatureAlgorithm, SignatureScheme};
 use std::cell::{Cell, RefCell};
 use std::sync::Arc;
+use zeroize::Zeroize;
 
 /// Bytes of a secret, at most: a hash.
 pub const MOST_SECRET: usize = 48;
@@ -70,7 +70,7 @@ impl Traffic {
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        [&mut self.ours, &mut self.theirs].into_iter().for_each(|secret| wipe(secret));
+        [&mut self.ours, &mut self.theirs].into_iter().for_each(|secret| secret.zeroize());
     }
 }
 

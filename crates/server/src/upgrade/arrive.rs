@@ -11,12 +11,12 @@ use crate::log::process_line;
 use crate::modules::nchan;
 use crate::snapshot::ThreadSnapshot;
 use crate::upstream::tunnel;
-use crate::wipe::wipe;
 use crate::worker;
 use heir::{Frame, Kind, Reader, Record, Secret, Terms};
 use std::collections::HashMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use zeroize::Zeroize;
 
 /// What numbers of a generation of the other process mean, and in which configuration of this one.
 type Known = HashMap<u64, (Terms, Rc<ThreadSnapshot>)>;
@@ -31,7 +31,7 @@ pub(super) async fn run(line: OwnedFd) {
             Ok(Frame::Keys(secrets)) => {
                 let own = |secret: &Secret<'_>| (!secret.0.is_empty()).then(|| SecretBytes::copy(secret.0));
                 keys = secrets.iter().map(own).collect();
-                wipe(&mut frame.bytes);
+                frame.bytes[..].zeroize();
             }
             Ok(Frame::Table(table)) => {
                 let snapshot = worker::snapshot();

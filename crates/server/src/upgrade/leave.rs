@@ -4,7 +4,6 @@
 use super::line::ThreadLine;
 use crate::connection::parked;
 use crate::master::channel::Handle;
-use crate::wipe::wipe;
 use crate::worker;
 use crate::worker::departure::{self, Stay, Traveller};
 use heir::{Batch, Frame, MOST_RECORDS, Reader, Secret};
@@ -17,6 +16,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::Duration;
+use zeroize::Zeroize;
 
 /// Turns of the loop without anybody who wants to go: those with tasks have all had theirs.
 const QUIET_TURNS: usize = 3;
@@ -144,7 +144,7 @@ impl Way {
             let secrets = all.iter().map(|papers| papers.cover.as_ref().map_or(&[][..], |cover| &cover.secrets));
             let mut keys = Frame::Keys(secrets.map(Secret).collect()).write();
             let said = link.say_secret(&keys).await;
-            wipe(&mut keys);
+            keys[..].zeroize();
             said?;
         }
         link.say(&frame, files).await?;

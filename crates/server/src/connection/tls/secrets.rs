@@ -3,12 +3,12 @@
 //! has it from the library. To: `record_layer`. Never in a log: whoever has it reads the connection.
 
 use crate::tls::notes::{MOST_SECRET, Traffic};
-use crate::wipe::wipe;
 use aws_lc_rs::aead::{AES_128_GCM, AES_256_GCM, Algorithm, CHACHA20_POLY1305, MAX_TAG_LEN, NONCE_LEN};
 use aws_lc_rs::hkdf::{self, HKDF_SHA256, HKDF_SHA384, Prk};
 use rustls::{CipherSuite, ConnectionTrafficSecrets, ExtractedSecrets};
 use std::fmt;
 use std::ops::Deref;
+use zeroize::Zeroize;
 
 /// Updates of keys before a connection is parked that are found again. Nobody who waits has more: one is due after 16 million records.
 const MOST_UPDATES: usize = 64;
@@ -165,13 +165,13 @@ impl hkdf::KeyType for Length {
 
 impl Drop for Direction {
     fn drop(&mut self) {
-        wipe(&mut self.secret);
+        self.secret[..].zeroize();
     }
 }
 
 impl Drop for Key {
     fn drop(&mut self) {
-        wipe(&mut self.key);
+        self.key[..].zeroize();
     }
 }
 
@@ -241,7 +241,7 @@ impl SecretBytes {
 
     /// Nobody goes on with them: they are none any more ([`Secrets::from_bytes`]).
     pub fn forget(&mut self) {
-        wipe(&mut self.0);
+        self.0[..].zeroize();
     }
 }
 
@@ -255,7 +255,7 @@ impl Deref for SecretBytes {
 
 impl Drop for SecretBytes {
     fn drop(&mut self) {
-        wipe(&mut self.0);
+        self.0[..].zeroize();
     }
 }
 
