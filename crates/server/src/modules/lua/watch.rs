@@ -223,8 +223,9 @@ mod tests {
         };
         assert_eq!(run("local n = 0 for i = 1, 1000 do n = n + i end"), Ok(()));
         let text = run("local function f()\n while true do end\n end\n f()").expect_err("it runs away");
-        assert!(text.starts_with("test:2: lua_max_run_time: the program has run for"), "{text}");
-        assert!(text.contains("in function 'f'"), "{text}");
+        assert!(text.contains("test:2: lua_max_run_time: the program has run for"), "{text}");
+        // mlua calls a function as newer Lua does: `in local 'f'`.
+        assert!(text.contains("test:2: in local 'f'"), "{text}");
         // Whoever catches it gets no further.
         for text in [
             "while true do pcall(function() while true do end end) end",
