@@ -29,7 +29,7 @@ use wire::http1::response::ResponseHead;
 /// A peer's answer, its head read.
 pub struct Answer {
     /// The connection.
-    pub connection: Connection,
+    pub connection: Box<Connection>,
     /// Bytes read; the body begins at `at`.
     pub input: Vec<u8>,
     /// See `input`.
@@ -45,7 +45,7 @@ pub struct Answer {
 
 impl Answer {
     /// That of a peer which another process has asked: nothing of it is read yet.
-    pub fn arrived(connection: Connection, chosen: SelectedPeer, started_ms: u64) -> Answer {
+    pub fn arrived(connection: Box<Connection>, chosen: SelectedPeer, started_ms: u64) -> Answer {
         let _in_use = InUse::uncounted();
         Answer { connection, input: Vec::new(), at: 0, chosen, request_sent: true, started_ms, _in_use }
     }
@@ -65,7 +65,7 @@ pub(super) fn watches_client(r: &Request, conf: &UpstreamSettings) -> bool {
 pub(super) struct Try<'j> {
     pub(super) job: &'j Job,
     pub(super) conf: &'j UpstreamSettings,
-    pub(super) connection: Connection,
+    pub(super) connection: Box<Connection>,
     /// What the peer has said.
     pub(super) input: Vec<u8>,
     /// The connection has carried requests before: that it has ended may be no fault of the peer.
@@ -150,7 +150,7 @@ pub(super) async fn open(
     conf: &UpstreamSettings,
     chosen: &SelectedPeer,
     started_ms: u64,
-) -> Result<Connection, Failure> {
+) -> Result<Box<Connection>, Failure> {
     let timer = Timer::new();
     let connecting = match connect::begin(&chosen.peer.address, job.local, conf) {
         Ok(c) => c,

@@ -41,9 +41,9 @@ pub struct Connection {
 }
 
 impl Connection {
-    /// A connection that was just opened.
-    pub fn new(socket: Socket, timer: Timer, identity: Option<Arc<[u8]>>) -> Connection {
-        Connection {
+    /// A connection that was just opened. It stays at its place: what moves from the pool through a request and back is a pointer.
+    pub fn new(socket: Socket, timer: Timer, identity: Option<Arc<[u8]>>) -> Box<Connection> {
+        Box::new(Connection {
             socket,
             timer,
             requests: 0,
@@ -52,14 +52,14 @@ impl Connection {
             idle_for_ms: 0,
             identity,
             framing: Framing::Plain,
-        }
+        })
     }
 }
 
 struct Pool {
     group: Arc<Group>,
     /// By the number of the peer's state.
-    idle: HashMap<u32, Vec<Connection>>,
+    idle: HashMap<u32, Vec<Box<Connection>>>,
     count: usize,
     /// `count`, where others can see it.
     shown: Arc<Tally<1>>,
@@ -181,7 +181,7 @@ fn keepalive<'g>(group: &'g Group, peer: &'g Peer) -> &'g Keepalive {
 }
 
 /// An idle connection to a peer that is still good, if there is one. `identity`: what it must have been made for.
-pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Option<Connection> {
+pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Option<Box<Connection>> {
     keepalive(group, peer).connections?;
     let now = clock::monotonic_ms();
     with(group, |p| {
@@ -202,7 +202,7 @@ pub fn take(group: &Arc<Group>, peer: &Peer, identity: Option<&Arc<[u8]>>) -> Op
 }
 
 /// Keeps a connection for later, unless there are enough or it has served its time.
-pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Connection) {
+pub fn give(group: &Arc<Group>, peer: &Peer, mut connection: Box<Connection>) {
     let keepalive = keepalive(group, peer);
     let Some(floor) = keepalive.connections else { return };
     let now = clock::monotonic_ms();

@@ -213,6 +213,9 @@ pub struct CharsetAt {
 /// them, whatever it looks like.
 pub fn find_charset(value: &[u8]) -> Option<CharsetAt> {
     const NAME: &[u8] = b"charset=";
+    if !value.contains(&b';') {
+        return None;
+    }
     let mut at = parameter_end(value, 0);
     while at < value.len() {
         let kind_end = at;

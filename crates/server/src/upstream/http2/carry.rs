@@ -28,7 +28,7 @@ impl Carrier for Session {
         _timer: &Timer,
     ) -> Result<Rc<Session>, Failure> {
         let Asked { job, conf, chosen, started_ms } = *asked;
-        let Connection { socket, .. } = exchange::open(r, job, conf, chosen, started_ms).await?;
+        let Connection { socket, .. } = *exchange::open(r, job, conf, chosen, started_ms).await?;
         Ok(Session::start(socket, Life::new(job, chosen, key)))
     }
 

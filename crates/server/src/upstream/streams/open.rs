@@ -19,7 +19,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 /// Opens a stream. `fresh`: no connection that is older than this try.
-pub async fn open<C: Carrier>(r: &mut Request, asked: Asked<'_>, fresh: bool) -> Result<Connection, Failure> {
+pub async fn open<C: Carrier>(r: &mut Request, asked: Asked<'_>, fresh: bool) -> Result<Box<Connection>, Failure> {
     let Asked { job, conf, chosen, started_ms } = asked;
     let timer = Timer::new();
     timer.set(r.attempts.connect_timeout(conf));
@@ -51,7 +51,7 @@ pub async fn open<C: Carrier>(r: &mut Request, asked: Asked<'_>, fresh: bool) ->
     }
 }
 
-fn connection<C: Carrier>(timer: Timer, stream: Stream<C>) -> Connection {
+fn connection<C: Carrier>(timer: Timer, stream: Stream<C>) -> Box<Connection> {
     let mut connection = Connection::new(Socket::none(), timer, None);
     connection.framing = Framing::Stream(Box::new(stream));
     connection
