@@ -5,6 +5,7 @@
 //! costs it is not in the way of more requests, so it is not counted as used.
 
 use crate::facts::Facts;
+use crate::serving::Serving;
 use crate::text::number;
 use serde::Serialize;
 use std::fmt::Write;
@@ -50,40 +51,9 @@ pub fn headroom(facts: &Facts) -> Option<Headroom> {
 }
 
 fn resources(facts: &Facts) -> Vec<Resource> {
-    let mut found = Vec::new();
-    let Some(s) = &facts.serving else { return found };
-    if !s.threads.is_empty() {
-        let count = s.threads.len() as f64;
-        let running: f64 = s.threads.iter().map(|t| t.running).sum();
-        let group = facts
-            .machine
-            .processes
-            .iter()
-            .find(|p| p.pid == s.pid)
-            .and_then(|p| p.cgroup.as_ref())
-            .or(facts.machine.cgroup.as_ref());
-        let cpus = group.and_then(|c| c.cpus).unwrap_or(f64::MAX).min(f64::from(facts.machine.cpus.max(1))).min(count);
-        let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
-        // A group that may use no more than it does has no time to spare, however often it sleeps.
-        let is_full = running >= cpus;
-        let waking = if is_full { 0.0 } else { (switches * facts.machine.wake_ns as f64 / 1e9).min(running * WAKING) };
-        let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
-        if waking >= 0.005 {
-            let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));
-        }
-        let used = (running - waking) / cpus;
-        found.push(Resource { name: "the CPU time of worker threads".to_owned(), used, evidence });
-    }
+    let Some(s) = &facts.serving else { return Vec::new() };
     let m = &facts.machine;
-    let (busy, all) = (m.now.cpu.0.saturating_sub(m.before.cpu.0), m.now.cpu.1.saturating_sub(m.before.cpu.1));
-    if all > 0 {
-        let used = busy as f64 / all as f64;
-        found.push(Resource {
-            name: "all CPUs of the machine".to_owned(),
-            used,
-            evidence: format!("{:.0} %", used * 100.0),
-        });
-    }
+    let mut found = cpus(facts, s);
     for now in &m.now.links {
         let Some((before, speed)) =
             m.before.links.iter().find(|b| b.name == now.name).zip(now.speed.filter(|s| *s > 0))
@@ -111,10 +81,53 @@ fn resources(facts: &Facts) -> Vec<Resource> {
     found
 }
 
+/// The threads' own time, and that of the CPUs that they may run on, of which others have their part.
+fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
+    let m = &facts.machine;
+    let mut found = Vec::new();
+    let mut allowed: Vec<usize> = s.threads.iter().flat_map(|t| t.cpus.iter().copied()).collect();
+    allowed.sort_unstable();
+    allowed.dedup();
+    let is_bound =
+        !allowed.is_empty() && s.threads.iter().all(|t| !t.cpus.is_empty()) && allowed.len() < m.now.cpus.len();
+    let mut waking = 0.0;
+    if !s.threads.is_empty() {
+        let count = s.threads.len() as f64;
+        let running: f64 = s.threads.iter().map(|t| t.running).sum();
+        let group = m.processes.iter().find(|p| p.pid == s.pid).and_then(|p| p.cgroup.as_ref()).or(m.cgroup.as_ref());
+        let cpus = if is_bound { allowed.len() as f64 } else { f64::from(m.cpus.max(1)) };
+        let cpus = group.and_then(|c| c.cpus).unwrap_or(f64::MAX).min(cpus).min(count);
+        let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
+        // A group that may use no more than it does has no time to spare, however often it sleeps.
+        let is_full = running >= cpus;
+        waking = if is_full { 0.0 } else { (switches * m.wake_ns as f64 / 1e9).min(running * WAKING) };
+        let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
+        if waking >= 0.005 {
+            let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));
+        }
+        let used = (running - waking) / cpus;
+        found.push(Resource { name: "the CPU time of worker threads".to_owned(), used, evidence });
+    }
+    let spent = |before: (u64, u64), now: (u64, u64)| (now.0.saturating_sub(before.0), now.1.saturating_sub(before.1));
+    let (name, count, (busy, all)) = if is_bound {
+        let of = |n: usize| Some(spent(*m.before.cpus.get(n)?, *m.now.cpus.get(n)?));
+        let sum = allowed.iter().filter_map(|&n| of(n)).fold((0, 0), |sum, one| (sum.0 + one.0, sum.1 + one.1));
+        ("the CPUs that worker threads are bound to", allowed.len() as f64, sum)
+    } else {
+        ("all CPUs of the machine", f64::from(m.cpus.max(1)), spent(m.before.cpu, m.now.cpu))
+    };
+    if all > 0 {
+        let used = busy as f64 / all as f64;
+        let evidence = format!("{:.0} %", used * 100.0);
+        found.push(Resource { name: name.to_owned(), used: (used - waking / count).max(0.0), evidence });
+    }
+    found
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::serving::{Peer, Serving, Thread};
+    use crate::serving::{Peer, Thread};
 
     fn facts(running: f64) -> Facts {
         let mut facts = Facts::default();
@@ -145,6 +158,24 @@ mod tests {
         peers.serving.as_mut().unwrap().peers = vec![peer];
         let found = headroom(&peers).unwrap();
         assert!((found.more - 250.0).abs() < 1e-6 && found.then.name == "max_conns of a:1 in \"g\"", "{found:?}");
+    }
+
+    #[test]
+    fn threads_that_are_bound_have_their_own_cpus_and_no_others() {
+        let mut bound = facts(0.25);
+        bound.machine.before.cpus = vec![(0, 0); 4];
+        // The load, on other CPUs of the same machine, is not in the way.
+        bound.machine.now.cpus = vec![(30, 100), (20, 100), (100, 100), (100, 100)];
+        (bound.machine.before.cpu, bound.machine.now.cpu) = ((0, 0), (250, 400));
+        let shared = headroom(&bound).unwrap();
+        assert_eq!((shared.then.name.as_str(), shared.more), ("all CPUs of the machine", 600.0));
+        for (n, thread) in bound.serving.as_mut().unwrap().threads.iter_mut().enumerate() {
+            thread.cpus = vec![n];
+        }
+        assert_eq!(headroom(&bound).unwrap().more, 3_000.0, "half of two CPUs");
+        bound.machine.now.cpus[0].0 = 80;
+        let taken = headroom(&bound).unwrap();
+        assert_eq!((taken.then.name.as_str(), taken.more), ("the CPUs that worker threads are bound to", 1_000.0));
     }
 
     #[test]

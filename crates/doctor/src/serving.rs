@@ -59,6 +59,9 @@ pub struct Thread {
     /// How often a second it is put on a CPU.
     #[serde(default)]
     pub switches: f64,
+    /// The CPUs that it may run on; empty: not known.
+    #[serde(default)]
+    pub cpus: Vec<usize>,
     /// The longest turn of its loop of 100, microseconds.
     pub turn_p99_us: Option<u64>,
 }
@@ -239,6 +242,7 @@ fn threads(both: Between) -> Vec<Thread> {
             running: both.rate("/running_ns") / 1e9,
             waiting: both.rate("/waiting_ns") / 1e9,
             switches: both.rate("/switches"),
+            cpus: list(now, "cpus").take(MOST).filter_map(|n| Some(n.as_u64()? as usize)).collect(),
             turn_p99_us: now.pointer("/turns_us/p99").and_then(Value::as_u64),
         }
     };

@@ -7,6 +7,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::fs::read_to_string;
 
+/// CPUs with greater numbers are left out.
+const MOST_CPUS: usize = 4_096;
+
 /// What moves: two of these make rates.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Moving {
@@ -20,6 +23,9 @@ pub struct Moving {
     pub conntrack_drops: u64,
     /// CPU time, clock ticks: spent, and there was in all.
     pub cpu: (u64, u64),
+    /// The same of each CPU, by its number; one that is offline has had no time.
+    #[serde(default)]
+    pub cpus: Vec<(u64, u64)>,
 }
 
 /// A line of `/proc/net/softnet_stat`.
@@ -37,6 +43,7 @@ impl Moving {
     /// Reads them.
     pub fn read() -> Moving {
         let mut counters = BTreeMap::new();
+        let stat = read_to_string("/proc/stat").unwrap_or_default();
         for file in ["snmp", "netstat"] {
             tables(&proc_net(file), &mut counters);
         }
@@ -45,7 +52,8 @@ impl Moving {
             softnet: softnet(&proc_net("softnet_stat")),
             links: links::read().unwrap_or_default(),
             conntrack_drops: conntrack_drops(&proc_net("stat/nf_conntrack")),
-            cpu: cpu(&read_to_string("/proc/stat").unwrap_or_default()),
+            cpu: cpu(stat.lines().next().unwrap_or_default()),
+            cpus: cpus(&stat),
         }
     }
 
@@ -92,8 +100,21 @@ fn conntrack_drops(text: &str) -> u64 {
     lines.map(of).sum()
 }
 
-fn cpu(text: &str) -> (u64, u64) {
-    let line = text.lines().next().unwrap_or_default();
+/// Each CPU's line of `/proc/stat`: `cpu3 10 0 5 ...`.
+fn cpus(text: &str) -> Vec<(u64, u64)> {
+    let mut all = Vec::new();
+    for line in text.lines().skip(1).take_while(|line| line.starts_with("cpu")) {
+        let number = line[3..].split_ascii_whitespace().next().and_then(|n| n.parse::<usize>().ok());
+        if let Some(number) = number.filter(|n| *n < MOST_CPUS) {
+            all.resize(all.len().max(number + 1), (0, 0));
+            all[number] = cpu(line);
+        }
+    }
+    all
+}
+
+/// A line of `/proc/stat`: spent, and there was in all.
+fn cpu(line: &str) -> (u64, u64) {
     let fields: Vec<u64> = line.split_ascii_whitespace().skip(1).take(8).filter_map(|f| f.parse().ok()).collect();
     let all: u64 = fields.iter().sum();
     // The fourth is idle, the fifth waits for disks.
@@ -174,7 +195,9 @@ mod tests {
         assert_eq!(softnet(text)[0], Softnet { processed: 162, dropped: 1, squeezed: 15 });
         let text = "entries found insert_failed drop\n0001 0000 00000002 0000000a\n0001 0000 00000001 00000000\n";
         assert_eq!(conntrack_drops(text), 13);
-        assert_eq!(cpu("cpu  10 0 5 80 5 0 0 0 0 0\n"), (15, 100));
+        assert_eq!(cpu("cpu  10 0 5 80 5 0 0 0 0 0"), (15, 100));
+        let text = "cpu  10 0 5 80 5 0 0\ncpu0 1 0 0 1 0 0 0\ncpu2 3 0 0 9 0 0 0\nintr 5\ncpu4 1 1\n";
+        assert_eq!(cpus(text), [(1, 2), (0, 0), (3, 12)], "one is offline, and what is behind them is not read");
         let text = "sockets: used 19\nTCP: inuse 1 orphan 2 tw 3 alloc 1 mem 4\n";
         assert_eq!(Sockstat::parse(text), Sockstat { in_use: 1, orphans: 2, time_wait: 3, memory_pages: 4 });
     }

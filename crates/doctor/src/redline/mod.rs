@@ -42,6 +42,8 @@ pub struct Found {
     pub server: String,
     /// The highest rate without a bend; none: it bends already as it is.
     pub best: Option<f64>,
+    /// The highest rate of good answers that it was seen to give without failures, however long they took.
+    pub most: Option<f64>,
     /// What to plan with.
     pub safe: Option<f64>,
     /// What bends beyond; none: there was no more traffic.
@@ -169,7 +171,7 @@ fn find(task: &Task, guard: &mut Guard, say: &dyn Fn(&str)) -> Result<Found, Str
     }
     let best = search.best();
     let (server, safe) = (chosen.server.clone(), best.map(|b| b * SAFE));
-    Ok(Found { server, best, safe, bend: search.bend(), steps, ended })
+    Ok(Found { server, best, most: search.most(), safe, bend: search.bend(), steps, ended })
 }
 
 /// Only looks, while the operator takes servers away.
@@ -187,7 +189,8 @@ fn watch(group: &Group, chosen: &Peer, step: Duration, count: usize, say: &dyn F
         }
     }
     let best = steps.iter().filter(|s| s.failed == 0.0).map(|s| s.rate).max_by(f64::total_cmp);
-    Ok(Found { server: chosen.server.clone(), best, safe: best.map(|b| b * SAFE), bend: None, steps, ended: None })
+    let safe = best.map(|b| b * SAFE);
+    Ok(Found { server: chosen.server.clone(), best, most: best, safe, bend: None, steps, ended: None })
 }
 
 /// What a look too many has shown.
@@ -258,7 +261,10 @@ fn shown(found: &Found) -> String {
     };
     let bend = match found.bend {
         Some(Bend::Failures) => "beyond that answers fail".to_owned(),
-        Some(Bend::Latency) => "beyond that they take longer".to_owned(),
+        Some(Bend::Latency) => match found.most.filter(|most| *most > best) {
+            Some(most) => format!("beyond that they take longer (it was seen to give {})", rate(most)),
+            None => "beyond that they take longer".to_owned(),
+        },
         None => "it had all the traffic there is, and nothing bent: it may carry more".to_owned(),
     };
     format!("\n{server} carries {} requests/s; {bend}. Plan with {}.\n", rate(best), rate(safe))

@@ -57,6 +57,7 @@ pub struct Search {
     limits: Limits,
     first: Option<Step>,
     best: Option<Step>,
+    most: f64,
     bad: Option<(f64, Bend)>,
     halved: u32,
 }
@@ -64,12 +65,18 @@ pub struct Search {
 impl Search {
     /// Nothing has been measured.
     pub fn new(limits: Limits) -> Search {
-        Search { limits, first: None, best: None, bad: None, halved: 0 }
+        Search { limits, first: None, best: None, most: 0.0, bad: None, halved: 0 }
     }
 
     /// The highest rate without a bend.
     pub fn best(&self) -> Option<f64> {
         self.best.map(|b| b.rate)
+    }
+
+    /// The highest rate of good answers in any step without failures, however long they took: where its queue is never empty, that is what
+    /// it can do.
+    pub fn most(&self) -> Option<f64> {
+        (self.most > 0.0).then_some(self.most)
     }
 
     /// What bends beyond.
@@ -102,7 +109,12 @@ impl Search {
 
     /// Takes a step, and gives the share of the next one; none: it is over.
     pub fn next(&mut self, step: Step) -> Option<f64> {
-        match self.bends(&step) {
+        let bend = self.bends(&step);
+        // A step that fails is cut short: its rate is that of a moment.
+        if bend != Some(Bend::Failures) {
+            self.most = self.most.max(step.rate);
+        }
+        match bend {
             Some(bend) => self.bad = Some((step.share, bend)),
             None => {
                 self.first.get_or_insert(step);
@@ -179,6 +191,7 @@ mod tests {
             ..Step::default()
         };
         run(&mut search, 0.2, slow);
+        assert!(search.most() >= Some(600.0) && search.most() > search.best(), "{search:?}");
         let best = search.best.unwrap().share;
         assert!(best > 0.5 && best <= 0.6 && search.bend() == Some(Bend::Latency), "{search:?}");
         let mut search = Search::new(LIMITS);

@@ -194,6 +194,7 @@ const THREAD: Schema = Schema::Object(&[
     maybe("running_ns", Schema::Number),
     maybe("waiting_ns", Schema::Number),
     maybe("switches", Schema::Number),
+    maybe("cpus", Schema::List(&Schema::Number)),
     field(
         "turns_us",
         Schema::Object(&[
@@ -231,6 +232,9 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
             value["running_ns"] = json!(schedule.running_ns);
             value["waiting_ns"] = json!(schedule.waiting_ns);
             value["switches"] = json!(schedule.switches);
+        }
+        if let Some(cpus) = turns::cpus(t.tid) {
+            value["cpus"] = json!(cpus);
         }
         value
     };
