@@ -1,6 +1,6 @@
 //! Connections, channels and zones that outlive the binary: `-s upgrade`, USR2, and reloads that take a new process.
 
-use crate::harness::{Client, Server, Site, wait};
+use crate::harness::{Client, Port, Server, Site, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -405,4 +405,53 @@ fn what_is_retained_for_clients_of_mqtt_is_found_in_the_new_process() {
     end(&server, old);
     server.say("a", "newer");
     hears(&mut client, 0x30, "newer");
+}
+
+#[test]
+fn what_a_balancer_has_said_of_a_client_goes_with_its_connection() {
+    let port = Port::reserve();
+    let text = format!(
+        "worker_processes 2; events {{ }} http {{ keepalive_timeout 60s;
+         log_format all '$remote_addr $realip_remote_addr $proxy_protocol_addr $proxy_protocol_tlv_authority $uri';
+         access_log @DIR@/logs/all.log all;
+         server {{ listen 127.0.0.1:@PORT@; {CHANNELS} }}
+         server {{ listen 127.0.0.1:{} proxy_protocol; set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol; {CHANNELS}
+             location /from {{ return 200 \"$pid $remote_addr:$remote_port $proxy_protocol_server_addr:$proxy_protocol_server_port $proxy_protocol_tlv_authority\"; }}
+         }} }}",
+        port.number
+    );
+    let server = Long::start(Site::whole(&text));
+    let first = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 5678\r\n".to_vec();
+    let second =
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10"[..], &[198, 51, 100, 7, 192, 0, 2, 2, 0x10, 0, 0, 80], b"\x02\0\x01n"]
+            .concat();
+    let open = |header: &[u8]| {
+        let mut client = Client::connect(port.number);
+        client.send(header);
+        client
+    };
+    let (mut one, mut two) = (open(&first), open(&second));
+    let said = ["192.0.2.1:1234 192.0.2.2:5678 ", "198.51.100.7:4096 192.0.2.2:80 n"];
+    let from = |client: &mut Client| {
+        let text = client.get("/from").text();
+        let (pid, rest) = text.split_once(' ').unwrap();
+        (pid.to_owned(), rest.to_owned())
+    };
+    let mut frames = open(&second);
+    frames.send(format!("GET /sub?id=a HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n"));
+    until(&mut frames, "\r\n\r\n");
+    let mut pid = from(&mut one).0;
+    assert_eq!(from(&mut two).1, said[1]);
+    for round in 0..2 {
+        server.upgrade();
+        let (new, rest) = from(&mut one);
+        assert_eq!(rest, said[0]);
+        assert_ne!(std::mem::replace(&mut pid, new.clone()), new);
+        assert_eq!(from(&mut two), (new, said[1].to_owned()));
+        server.say("a", &format!("hello {round}"));
+        assert_eq!(frame(&mut frames), format!("hello {round}"));
+    }
+    drop(frames);
+    let line = "198.51.100.7 127.0.0.1 198.51.100.7 n /sub\n";
+    assert!(wait(|| server.read("logs/all.log").contains(line)), "{}", server.read("logs/all.log"));
 }
