@@ -125,6 +125,7 @@ mod tls_upstream;
 mod tune;
 mod tunnels;
 mod upgrade;
+mod upgrade_mqtt;
 mod upgrade_tls;
 mod upgrade_tunnels;
 mod upstream_names;

@@ -56,20 +56,20 @@ impl Broker {
 
 /// A CONNECT.
 #[derive(Clone)]
-struct Connect {
-    five: bool,
-    clean: bool,
-    keep_alive: u16,
-    client: &'static str,
-    user: Option<(&'static str, &'static str)>,
-    will: Option<(&'static str, &'static str)>,
+pub(crate) struct Connect {
+    pub(crate) five: bool,
+    pub(crate) clean: bool,
+    pub(crate) keep_alive: u16,
+    pub(crate) client: &'static str,
+    pub(crate) user: Option<(&'static str, &'static str)>,
+    pub(crate) will: Option<(&'static str, &'static str)>,
     /// Of MQTT 5.
-    properties: Vec<u8>,
-    will_properties: Vec<u8>,
+    pub(crate) properties: Vec<u8>,
+    pub(crate) will_properties: Vec<u8>,
 }
 
 impl Connect {
-    fn three(client: &'static str) -> Connect {
+    pub(crate) fn three(client: &'static str) -> Connect {
         Connect {
             five: false,
             clean: true,
@@ -82,8 +82,13 @@ impl Connect {
         }
     }
 
-    fn five(client: &'static str) -> Connect {
+    pub(crate) fn five(client: &'static str) -> Connect {
         Connect { five: true, ..Connect::three(client) }
+    }
+
+    /// The same with a will and properties of it, and of its own (MQTT 5).
+    pub(crate) fn with_will(self, will: Option<(&'static str, &'static str)>, of_will: &[u8], own: &[u8]) -> Connect {
+        Connect { will, will_properties: of_will.to_vec(), properties: own.to_vec(), ..self }
     }
 
     fn bytes(&self) -> Vec<u8> {
@@ -114,7 +119,7 @@ fn text(text: &str) -> Vec<u8> {
     [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
 }
 
-fn packet(first: u8, body: &[u8]) -> Vec<u8> {
+pub(crate) fn packet(first: u8, body: &[u8]) -> Vec<u8> {
     let mut out = vec![first];
     let mut rest = body.len();
     loop {
@@ -128,8 +133,8 @@ fn packet(first: u8, body: &[u8]) -> Vec<u8> {
 }
 
 /// A client that sees every byte.
-struct Mqtt {
-    client: Client,
+pub(crate) struct Mqtt {
+    pub(crate) client: Client,
     five: bool,
     /// In frames.
     ws: bool,
@@ -142,7 +147,17 @@ impl Mqtt {
         Mqtt { client, five: connect.five, ws: false }
     }
 
-    fn websocket(server: &Server, protocol: &str) -> (Mqtt, u16) {
+    /// One whose CONNECT is answered with this flag of a session that is there, and let in.
+    pub(crate) fn connect(port: u16, connect: &Connect, is_present: bool) -> Mqtt {
+        let mut client = Client::connect(port);
+        client.send(connect.bytes());
+        let mut client = Mqtt { client, five: connect.five, ws: false };
+        let (first, body) = client.packet();
+        assert_eq!((first, &body[..2]), (0x20, &[u8::from(is_present), 0][..]));
+        client
+    }
+
+    pub(crate) fn websocket(server: &Server, protocol: &str) -> (Mqtt, u16) {
         let mut client = server.connect();
         client.send(format!(
             "GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
@@ -157,7 +172,7 @@ impl Mqtt {
         (Mqtt { client, five: false, ws: true }, status)
     }
 
-    fn send(&mut self, bytes: &[u8]) {
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
         if self.ws {
             assert!(bytes.len() < 126);
             self.client.send([&[0x82, 0x80 | bytes.len() as u8, 0, 0, 0, 0][..], bytes].concat());
@@ -167,7 +182,7 @@ impl Mqtt {
     }
 
     /// The next packet: its first byte and what follows its length.
-    fn packet(&mut self) -> (u8, Vec<u8>) {
+    pub(crate) fn packet(&mut self) -> (u8, Vec<u8>) {
         if self.ws {
             let head = self.client.take(2);
             assert!(head[0] == 0x82 && head[1] < 126, "{head:?}");
@@ -184,7 +199,7 @@ impl Mqtt {
         }
     }
 
-    fn subscribe(&mut self, filter: &str, options: u8) -> u8 {
+    pub(crate) fn subscribe(&mut self, filter: &str, options: u8) -> u8 {
         let properties: &[u8] = if self.five { b"\0" } else { b"" };
         self.send(&packet(0x82, &[b"\0\x07", properties, &text(filter), &[options]].concat()));
         let (first, body) = self.packet();
@@ -192,7 +207,7 @@ impl Mqtt {
         *body.last().unwrap()
     }
 
-    fn publish(&mut self, first: u8, topic: &str, id: u16, payload: &str) {
+    pub(crate) fn publish(&mut self, first: u8, topic: &str, id: u16, payload: &str) {
         let id = id.to_be_bytes();
         let (id, properties): (&[u8], &[u8]) =
             (if first & 6 != 0 { &id } else { b"" }, if self.five { b"\0" } else { b"" });
@@ -200,7 +215,7 @@ impl Mqtt {
     }
 
     /// The next message: the first byte, topic, packet's number, payload; properties are in brackets.
-    fn message(&mut self) -> String {
+    pub(crate) fn message(&mut self) -> String {
         let (first, body) = self.packet();
         assert_eq!(first >> 4, 3, "{first:x} {}", body.escape_ascii());
         let end = 2 + usize::from(u16::from_be_bytes([body[0], body[1]]));
@@ -221,7 +236,7 @@ impl Mqtt {
     }
 
     /// Nothing comes before the answer to a ping.
-    fn is_quiet(&mut self) {
+    pub(crate) fn is_quiet(&mut self) {
         self.send(b"\xc0\0");
         assert_eq!(self.packet(), (0xd0, vec![]));
     }

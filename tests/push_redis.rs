@@ -1,7 +1,8 @@
 //! Channels that several servers share by a Redis: whole servers against Debian's redis-server, which dies and comes back, or is cut off.
 
 use crate::harness::{Client, Folder, Port, Server, Site, openssl, wait};
-use rustix::process::Signal;
+use crate::processes::children;
+use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 use std::process::{Child, Command, Stdio};
@@ -487,4 +488,67 @@ fn mqtt_across_servers() {
     late.send(b"\x82\x08\0\x01\0\x03t/2\x00");
     assert_eq!(late.take(5), b"\x90\x03\0\x01\0");
     assert_eq!(late.take(11), b"\x31\x09\0\x03t/2kept");
+}
+
+/// The next event: its id and data.
+fn event(events: &mut Events) -> (String, String) {
+    let (mut id, mut data) = (String::new(), None);
+    loop {
+        let line = events.line();
+        if let Some(text) = line.strip_prefix("id: ") {
+            id = text.to_owned();
+        } else if let Some(text) = line.strip_prefix("data: ") {
+            data = Some(text.to_owned());
+        } else if line.is_empty()
+            && let Some(data) = data.take()
+        {
+            return (id, data);
+        }
+    }
+}
+
+/// A worker process is killed: its clients come again with the id of the message that they had last, and lose none.
+#[test]
+fn a_worker_that_is_killed_costs_no_message() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let (a, b) = (node(redis.port.number), node(redis.port.number));
+    a.wait_for("logs/nginx.pid", "\n");
+    let master: u32 = a.read("logs/nginx.pid").trim().parse().unwrap();
+    let mut readers: Vec<(Events, String, usize)> =
+        (0..6).map(|_| (Events::open(&a, "/new/x"), String::new(), 0)).collect();
+    let publish = |numbers: std::ops::Range<usize>| {
+        for number in numbers {
+            assert!([201, 202].contains(&post(&b, "x", &number.to_string()).0));
+        }
+    };
+    let hear = |(events, last, expected): &mut (Events, String, usize), until: usize| {
+        while *expected < until {
+            let (id, data) = event(events);
+            assert_eq!(data, expected.to_string(), "each once, in their order");
+            (*last, *expected) = (id, *expected + 1);
+        }
+    };
+    publish(0..2);
+    readers.iter_mut().for_each(|reader| hear(reader, 2));
+    for round in 1..3 {
+        let begun = 6 * round - 4;
+        publish(begun..begun + 3);
+        // Some have had all of it, some a part, when it dies.
+        readers.iter_mut().enumerate().for_each(|(number, reader)| hear(reader, begun + number % 4));
+        let worker = children(master)[0];
+        kill_process(Pid::from_raw(worker).unwrap(), Signal::KILL).unwrap();
+        publish(begun + 3..begun + 6);
+        a.wait_for("logs/error.log", &format!("worker process {worker} exited on signal 9"));
+        for (events, last, _) in &mut readers {
+            let mut client = a.connect();
+            client.send(format!(
+                "GET /new/x HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\nLast-Event-ID: {last}\r\n\r\n"
+            ));
+            *events = Events(client);
+            while events.line() != ": hi" {}
+        }
+        readers.iter_mut().for_each(|reader| hear(reader, begun + 6));
+    }
+    publish(14..15);
+    readers.iter_mut().for_each(|reader| hear(reader, 15));
 }

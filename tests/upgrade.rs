@@ -1,6 +1,6 @@
 //! Connections, channels and zones that outlive the binary: `-s upgrade`, USR2, and reloads that take a new process.
 
-use crate::harness::{Client, Server, Site, wait};
+use crate::harness::{Client, Port, Server, Site, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -371,7 +371,7 @@ pub(crate) fn end(server: &Long, old: Pid) {
 }
 
 #[test]
-fn clients_of_mqtt_are_told_to_come_again_and_find_what_is_retained() {
+fn what_is_retained_for_clients_of_mqtt_is_found_in_the_new_process() {
     fn string(text: &str) -> Vec<u8> {
         [&(text.len() as u16).to_be_bytes()[..], text.as_bytes()].concat()
     }
@@ -383,9 +383,9 @@ fn clients_of_mqtt_are_told_to_come_again_and_find_what_is_retained() {
              server {{ listen 127.0.0.1:@OTHER@ mqtt; location = /mqtt {{ nchan_mqtt; }} }} }} # port @OTHER@"
     )));
     let port: u16 = server.read("nginx.conf").rsplit(' ').next().unwrap().trim().parse().unwrap();
-    let open = || {
+    let open = |name: &str| {
         let mut client = Client::connect(port);
-        client.send(packet(0x10, &[string("MQTT"), vec![4, 2, 0, 60], string("one")].concat()));
+        client.send(packet(0x10, &[string("MQTT"), vec![4, 2, 0, 60], string(name)].concat()));
         assert_eq!(client.take(4), [0x20, 2, 0, 0]);
         client.send(packet(0x82, &[vec![0, 1], string("+"), vec![0]].concat()));
         assert_eq!(client.take(5), [0x90, 3, 0, 1, 0]);
@@ -395,16 +395,63 @@ fn clients_of_mqtt_are_told_to_come_again_and_find_what_is_retained() {
         let expected = packet(first, &[string("a"), text.as_bytes().to_vec()].concat());
         assert_eq!(client.take(expected.len()), expected);
     };
-    let mut client = open();
+    let mut client = open("one");
     client.send(packet(0x31, &[string("a"), b"kept".to_vec()].concat()));
     hears(&mut client, 0x30, "kept");
     let old = beside(&server);
-    assert!(client.is_closed());
-    let mut client = open();
-    hears(&mut client, 0x31, "kept");
+    hears(&mut open("other"), 0x31, "kept");
     server.say("a", "new");
     hears(&mut client, 0x30, "new");
     end(&server, old);
     server.say("a", "newer");
     hears(&mut client, 0x30, "newer");
+}
+
+#[test]
+fn what_a_balancer_has_said_of_a_client_goes_with_its_connection() {
+    let port = Port::reserve();
+    let text = format!(
+        "worker_processes 2; events {{ }} http {{ keepalive_timeout 60s;
+         log_format all '$remote_addr $realip_remote_addr $proxy_protocol_addr $proxy_protocol_tlv_authority $uri';
+         access_log @DIR@/logs/all.log all;
+         server {{ listen 127.0.0.1:@PORT@; {CHANNELS} }}
+         server {{ listen 127.0.0.1:{} proxy_protocol; set_real_ip_from 127.0.0.1; real_ip_header proxy_protocol; {CHANNELS}
+             location /from {{ return 200 \"$pid $remote_addr:$remote_port $proxy_protocol_server_addr:$proxy_protocol_server_port $proxy_protocol_tlv_authority\"; }}
+         }} }}",
+        port.number
+    );
+    let server = Long::start(Site::whole(&text));
+    let first = b"PROXY TCP4 192.0.2.1 192.0.2.2 1234 5678\r\n".to_vec();
+    let second =
+        [&b"\r\n\r\n\0\r\nQUIT\n\x21\x11\0\x10"[..], &[198, 51, 100, 7, 192, 0, 2, 2, 0x10, 0, 0, 80], b"\x02\0\x01n"]
+            .concat();
+    let open = |header: &[u8]| {
+        let mut client = Client::connect(port.number);
+        client.send(header);
+        client
+    };
+    let (mut one, mut two) = (open(&first), open(&second));
+    let said = ["192.0.2.1:1234 192.0.2.2:5678 ", "198.51.100.7:4096 192.0.2.2:80 n"];
+    let from = |client: &mut Client| {
+        let text = client.get("/from").text();
+        let (pid, rest) = text.split_once(' ').unwrap();
+        (pid.to_owned(), rest.to_owned())
+    };
+    let mut frames = open(&second);
+    frames.send(format!("GET /sub?id=a HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n"));
+    until(&mut frames, "\r\n\r\n");
+    let mut pid = from(&mut one).0;
+    assert_eq!(from(&mut two).1, said[1]);
+    for round in 0..2 {
+        server.upgrade();
+        let (new, rest) = from(&mut one);
+        assert_eq!(rest, said[0]);
+        assert_ne!(std::mem::replace(&mut pid, new.clone()), new);
+        assert_eq!(from(&mut two), (new, said[1].to_owned()));
+        server.say("a", &format!("hello {round}"));
+        assert_eq!(frame(&mut frames), format!("hello {round}"));
+    }
+    drop(frames);
+    let line = "198.51.100.7 127.0.0.1 198.51.100.7 n /sub\n";
+    assert!(wait(|| server.read("logs/all.log").contains(line)), "{}", server.read("logs/all.log"));
 }

@@ -125,3 +125,76 @@ fn older_tls_ends_with_the_old_binary() {
     server.upgrade();
     assert!(client.is_closed());
 }
+
+/// Frames of HTTP/2 over TLS, one request after the other.
+struct Http2(SecureClient);
+
+impl Http2 {
+    fn open(port: u16) -> Http2 {
+        let mut client = Http2(Setup::new().speaks(b"h2").connect(port, "localhost"));
+        assert_eq!(client.0.stream.conn.alpn_protocol(), Some(&b"h2"[..]));
+        client.say(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n");
+        client.frame(4, 0, 0, b"");
+        client
+    }
+
+    fn say(&mut self, bytes: &[u8]) {
+        self.0.stream.write_all(bytes).unwrap();
+    }
+
+    fn frame(&mut self, kind: u8, flags: u8, stream: u32, payload: &[u8]) {
+        let length = (payload.len() as u32).to_be_bytes();
+        self.say(&[&length[1..], &[kind, flags], &stream.to_be_bytes(), payload].concat());
+    }
+
+    /// The body of the answer to a request of these fields.
+    fn ask(&mut self, stream: u32, fields: &[u8]) -> Vec<String> {
+        self.frame(1, 5, stream, fields);
+        let mut body = Vec::new();
+        loop {
+            let head = take(&mut self.0, 9);
+            let payload = take(&mut self.0, u32::from_be_bytes([0, head[0], head[1], head[2]]) as usize);
+            let (kind, flags, of) = (head[3], head[4], u32::from_be_bytes([head[5], head[6], head[7], head[8]]));
+            match kind {
+                0 => body.extend(payload),
+                4 if flags == 0 => self.frame(4, 1, 0, b""),
+                3 | 7 => panic!("the stream or the connection is ended: {kind} {payload:?}"),
+                _ => {}
+            }
+            if kind <= 1 && of == stream && flags & 1 == 1 {
+                return String::from_utf8(body).unwrap().split(' ').map(str::to_owned).collect();
+            }
+        }
+    }
+}
+
+#[test]
+fn http2_over_tls_goes_on_with_its_table_of_fields() {
+    let more = "http2 on; location = /agent { return 200 \"$pid $connection $connection_requests $ssl_protocol $http_user_agent $server_protocol\"; }";
+    let Some((server, tls)) = start(more) else { return };
+    let mut client = Http2::open(tls.number);
+    // Method and scheme by number; path, name and agent go into the table.
+    let first = [&b"\x82\x87\x44\x06/agent\x41\x09localhost"[..], b"\x40\x0auser-agent\x04held"].concat();
+    let before = client.ask(1, &first);
+    assert_eq!(before[3..], ["TLSv1.3", "held", "HTTP/2.0"]);
+    for round in 0..3 {
+        server.upgrade();
+        // From here on they are numbers.
+        let now = client.ask(3 + 2 * round, b"\x82\x87\xc0\xbf\xbe");
+        assert_ne!(now[0], before[0], "another process answers");
+        assert_eq!(now[1], before[1], "on the same connection");
+        assert_eq!(now[3..], before[3..]);
+        assert_eq!(now[2].parse::<u32>().unwrap(), before[2].parse::<u32>().unwrap() + round + 1);
+    }
+    // A ping is answered there.
+    client.frame(6, 0, 0, b"12345678");
+    loop {
+        let head = take(&mut client.0, 9);
+        let payload = take(&mut client.0, usize::from(head[2]));
+        if (head[3], head[4]) == (6, 1) {
+            assert_eq!(payload, b"12345678");
+            break;
+        }
+    }
+    assert_eq!(server.error_log().matches("[alert]").count(), 0, "{}", server.error_log());
+}

@@ -125,6 +125,13 @@ impl Setup {
         Setup { config: Arc::new(builder().with_client_cert_resolver(Arc::new(pair))) }
     }
 
+    /// Speaks this protocol within TLS.
+    pub fn speaks(self, protocol: &[u8]) -> Setup {
+        let mut config = Arc::unwrap_or_clone(self.config);
+        config.alpn_protocols = vec![protocol.to_vec()];
+        Setup { config: Arc::new(config) }
+    }
+
     /// What a QUIC client of one protocol speaks TLS by. It takes any certificate and sends early data where it may.
     pub fn quic(self, protocol: &[u8]) -> ClientConfig {
         let mut config = Arc::unwrap_or_clone(self.config);

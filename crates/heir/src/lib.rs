@@ -18,7 +18,7 @@ pub use terms::Terms;
 pub use word::{Reader, Writer};
 
 /// Stands first in each frame. Another one is another language.
-pub const VERSION: u8 = 2;
+pub const VERSION: u8 = 3;
 /// Records of a batch: with two descriptors each they fit into one packet of the kernel's (253).
 pub const MOST_RECORDS: usize = 120;
 /// Descriptors of a record: a connection's, and its peer's of a tunnel.
@@ -43,10 +43,14 @@ pub enum Kind {
     Tunnel,
     /// A kept connection of HTTP/2 without streams.
     Http2,
+    /// A client of MQTT with its session.
+    Mqtt,
+    /// A session of MQTT whose client is gone: without a descriptor.
+    Session,
 }
 
 impl Kind {
-    const ALL: [Kind; 4] = [Kind::Idle, Kind::Subscriber, Kind::Tunnel, Kind::Http2];
+    const ALL: [Kind; 6] = [Kind::Idle, Kind::Subscriber, Kind::Tunnel, Kind::Http2, Kind::Mqtt, Kind::Session];
 
     fn number(self) -> u64 {
         self as u64

@@ -243,9 +243,9 @@ impl Channel {
         subscribers
     }
 
-    /// Whether it may go from a table: nobody subscribes.
+    /// Whether it may go from a table: nobody subscribes, and nobody is on the way.
     pub(crate) fn is_unheard(&self) -> bool {
-        self.lock().subscribers == 0
+        self.lock().subscribers == 0 && !self.shared.expects.load(Ordering::Relaxed)
     }
 
     /// A subscriber goes on at another thread.
@@ -274,10 +274,11 @@ impl Channel {
                 state.behind += 1;
             }
         }
+        // Who is on the way from another process may have to take it still.
+        let is_heard = state.subscribers > 0 || self.shared.expects.load(Ordering::Relaxed);
         while state.behind > 0 {
             let is_late = state.messages.front().is_some_and(|m| m.at + TRAIL_SECONDS < now);
-            if state.subscribers > 0 && !is_late && state.behind <= TRAIL_MESSAGES && state.behind_bytes <= TRAIL_BYTES
-            {
+            if is_heard && !is_late && state.behind <= TRAIL_MESSAGES && state.behind_bytes <= TRAIL_BYTES {
                 break;
             }
             self.drop_first(state);
@@ -337,6 +338,11 @@ impl Channel {
         // Where the buffer did not come with it, the ids go on behind what it has had.
         state.last = state.last.max(after);
         Some(())
+    }
+
+    /// The same for a filter, which in this process goes on where it has ended in that one: with its first message.
+    pub(crate) fn attach_first(&self, mailbox: &Arc<Mailbox>, now: i64) -> Option<Id> {
+        self.attach(mailbox, &Start::Newest, 0, now).map(|_| Id::default())
     }
 
     /// Its buffer, which is another process's from now on.

@@ -98,6 +98,14 @@ impl Group {
         (self.taps_version.load(Relaxed), found)
     }
 
+    /// Those that somebody hears.
+    pub(crate) fn heard_taps(&self) -> Vec<Arc<Channel>> {
+        let taps = self.taps.lock().expect(NO_PANIC);
+        let mut heard = Vec::new();
+        taps.each(&mut |tap: &Arc<Channel>| heard.extend((!tap.is_unheard()).then(|| tap.clone())));
+        heard
+    }
+
     /// Whether anybody hears channels by filters.
     pub fn has_filters(&self) -> bool {
         !self.taps.lock().expect(NO_PANIC).is_empty()

@@ -3,6 +3,7 @@
 //! there, so that no message is in one process and its reader in the other.
 
 use crate::channel::Channel;
+use crate::group::Group;
 use crate::id::Id;
 use crate::mailbox::Mailbox;
 use crate::message::{Draft, Message};
@@ -28,6 +29,8 @@ pub enum Late<'a> {
     },
     /// It was deleted.
     Delete(&'a [u8]),
+    /// Channels of this group are heard by this filter, too.
+    Filter(&'a [u8], &'a [u8]),
 }
 
 /// Told of what is late. False: the other process is not there any more.
@@ -81,33 +84,46 @@ pub struct Settling<'b> {
 }
 
 impl Store {
-    /// Parts with all channels that are this process's own. `heir` hears what is late.
-    pub fn leave(&self, heir: Heir, now: Now, mut each: impl FnMut(Parting)) {
-        let now = self.second(now);
+    /// Channels are about to leave: from now on `heir` hears what is late. Gives the filters by which channels are heard, with their groups:
+    /// the other process has to know them before anything is published there.
+    pub fn begin_leaving(&self, heir: Heir, mut filter: impl FnMut(&[u8], &[u8])) {
         *self.heir.lock().unwrap_or_else(PoisonError::into_inner) = Some(heir);
         self.shared.left.store(true, SeqCst);
+        for (name, group) in self.all_groups() {
+            group.heard_taps().iter().for_each(|tap| filter(&name, tap.id()));
+        }
+    }
+
+    /// Parts with all channels that are this process's own, after [`Store::begin_leaving`].
+    pub fn leave(&self, now: Now, mut each: impl FnMut(Parting)) {
+        let now = self.second(now);
         for part in &self.parts {
             let own: Vec<Arc<Channel>> = {
                 let part = part.lock().expect("nothing panics while it is locked");
                 part.channels.values().filter(|channel| channel.is_own()).cloned().collect()
             };
-            own.into_iter().for_each(|channel| each(channel.part(now)));
+            for channel in own {
+                // Who publishes to it meanwhile tells the heir of that when it has been told of the channel.
+                let _heir = self.heir.lock().unwrap_or_else(PoisonError::into_inner);
+                each(channel.part(now));
+            }
         }
     }
 
     /// Messages that are retained, with the whole names of their channels.
     pub fn retained(&self, now: Now, mut each: impl FnMut(&[u8], &Message)) {
-        let groups: Vec<_> = {
-            let groups = self.groups.lock().expect("nothing panics while it is locked");
-            groups.iter().map(|(name, group)| (name.clone(), group.clone())).collect()
-        };
-        for (name, group) in groups {
+        for (name, group) in self.all_groups() {
             let mut after: Option<Arc<[u8]>> = None;
             while let Some((id, message)) = group.next_retained(b"#", after.as_deref(), now) {
                 each(&[&name[..], b"/", &id[..]].concat(), &message);
                 after = Some(id);
             }
         }
+    }
+
+    fn all_groups(&self) -> Vec<(Box<[u8]>, Arc<Group>)> {
+        let groups = self.groups.lock().expect("nothing panics while it is locked");
+        groups.iter().map(|(name, group)| (name.clone(), group.clone())).collect()
     }
 
     /// Channels have not left: they are published to here.
@@ -140,6 +156,51 @@ impl Store {
         if self.has_left() {
             self.tell_heir(Late::Delete(name));
         }
+    }
+
+    pub(crate) fn hear_late(&self, group: &[u8], filter: &[u8]) {
+        if self.has_left() {
+            self.tell_heir(Late::Filter(group, filter));
+        }
+    }
+
+    /// Whether subscribers are on their way from another process: what is beyond a buffer is kept for them, as for those that are there.
+    pub fn expect(&self, expects: bool) {
+        self.shared.expects.store(expects, Relaxed);
+    }
+
+    /// Whether subscribers are on their way from another process.
+    pub fn expects(&self) -> bool {
+        self.shared.expects.load(Relaxed)
+    }
+
+    /// Hears the channels of a group by a filter for whom is on the way ([`Store::expect`]).
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn expect_filter(&self, group: &[u8], filter: &[u8], now: Now) -> Result<(), Refused> {
+        let now = self.second(now);
+        // Nobody is counted: there is no mailbox to be told.
+        self.filter_place(group, filter, now, |_| None).map(drop).or_else(|refused| match refused {
+            Refused::NoChannel => Ok(()),
+            refused => Err(refused),
+        })
+    }
+
+    /// Hears the channels of a group by a filter as one that had all that was published in another process: all that was here since.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn resume_filter(
+        &self,
+        group: &[u8],
+        filter: &[u8],
+        mailbox: &Arc<Mailbox>,
+        now: Now,
+    ) -> Result<Subscription, Refused> {
+        let now = self.second(now);
+        let place = self.filter_place(group, filter, now, |tap| tap.attach_first(mailbox, now))?;
+        Ok(Subscription::new(mailbox.clone(), vec![place]))
     }
 
     /// Takes over a channel of another process: its messages as they were packed there, with id, order and second.
@@ -224,6 +285,7 @@ impl Store {
 #[allow(clippy::unwrap_used)]
 mod tests {
     use super::*;
+    use crate::limits::PARTS;
     use crate::{Next, Options, Start};
     use std::sync::Mutex;
 
@@ -248,8 +310,11 @@ mod tests {
                 heir.publish_packed(name, &Packed::read(packed).unwrap(), length, timeout, 1000).is_ok()
             }
             Late::Delete(name) => heir.delete(name, 1000).is_some(),
+            Late::Filter(group, filter) => heir.expect_filter(group, filter, 1000).is_ok(),
         }));
-        old.leave(late, now, |parting| {
+        new.expect(true);
+        old.begin_leaving(late, |group, filter| new.expect_filter(group, filter, now).unwrap());
+        old.leave(now, |parting| {
             let packed: Vec<_> = parting
                 .messages
                 .iter()
@@ -302,8 +367,6 @@ mod tests {
         for n in 0..5 {
             old.publish(b"g/a", draft(&n.to_string()), KEEP, 1000).unwrap();
         }
-        // Without anybody who hears it, what is beyond the buffer goes at once.
-        let _expected = new.subscribe(&[b"g/a"], &Start::Newest, &here, Options::default(), 1000).unwrap();
         pass(&old, &new, 1000);
         let mut fresh = new.subscribe(&[b"g/a"], &Start::OLDEST, &here, Options::default(), 1000).unwrap();
         assert_eq!(texts(&mut fresh, 1000), ["2", "3", "4"]);
@@ -314,20 +377,44 @@ mod tests {
     }
 
     #[test]
+    fn who_hears_by_a_filter_goes_on_elsewhere() {
+        let (old, new) = (Store::new(), Arc::new(Store::new()));
+        let (here, there) = (Mailbox::new(), Mailbox::new());
+        let mut subscription = old.subscribe_filter(b"g", b"a/+", &here, Options::default(), 1000).unwrap();
+        old.publish(b"g/a/1", draft("1"), KEEP, 1000).unwrap();
+        pass(&old, &new, 1000);
+        // One that subscribes when channels have left, and a message in either process before it has come.
+        let late = old.subscribe_filter(b"g", b"#", &here, Options::default(), 1000).unwrap();
+        new.publish(b"g/a/2", draft("2"), KEEP, 1000).unwrap();
+        old.publish(b"g/a/1", draft("3"), KEEP, 1000).unwrap();
+        (0..PARTS).for_each(|_| new.sweep(1000));
+        assert_eq!(texts(&mut subscription, 1000), ["1"], "the rest is heard there");
+        let mut moved = new.resume_filter(b"g", b"a/+", &there, 1000).unwrap();
+        let mut late_moved = new.resume_filter(b"g", b"#", &there, 1000).unwrap();
+        drop((subscription, late));
+        new.expect(false);
+        (0..PARTS).for_each(|_| new.sweep(1000));
+        new.publish(b"g/a/2", draft("4"), KEEP, 1000).unwrap();
+        assert_eq!(texts(&mut moved, 1000), ["2", "3", "4"]);
+        assert_eq!(texts(&mut late_moved, 1000), ["2", "3", "4"]);
+        drop((moved, late_moved));
+        (0..PARTS).for_each(|_| new.sweep(1000));
+        assert!(!new.group(b"g").has_filters());
+    }
+
+    #[test]
     fn where_nobody_takes_it_a_message_stays() {
         let store = Store::new();
         let mailbox = Mailbox::new();
         let mut subscription = store.subscribe(&[b"g/a"], &Start::Newest, &mailbox, Options::default(), 1000).unwrap();
         let asked = Arc::new(Mutex::new(0));
         let count = asked.clone();
-        store.leave(
-            Heir(Arc::new(move |_| {
-                *count.lock().unwrap() += 1;
-                false
-            })),
-            1000,
-            drop,
-        );
+        let heir = Heir(Arc::new(move |_| {
+            *count.lock().unwrap() += 1;
+            false
+        }));
+        store.begin_leaving(heir, |_, _| {});
+        store.leave(1000, drop);
         store.publish(b"g/a", draft("1"), KEEP, 1000).unwrap();
         store.publish(b"g/a", draft("2"), KEEP, 1000).unwrap();
         assert_eq!((texts(&mut subscription, 1000), *asked.lock().unwrap()), (vec!["1".to_owned(), "2".to_owned()], 1));

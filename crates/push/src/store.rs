@@ -98,6 +98,8 @@ pub(crate) struct Shared {
     second: AtomicI64,
     /// Channels are another process's.
     pub(crate) left: AtomicBool,
+    /// Subscribers are on their way from another process.
+    pub(crate) expects: AtomicBool,
 }
 
 impl Shared {
@@ -319,20 +321,28 @@ impl Store {
     /// The channel of a filter, made where there is none, with a subscriber that `attach` adds.
     pub(crate) fn filter_place(
         &self,
-        group: &[u8],
+        group_name: &[u8],
         filter: &[u8],
         now: i64,
         attach: impl FnOnce(&Arc<Channel>) -> Option<Id>,
     ) -> Result<Place, Refused> {
         self.make_room(CHANNEL_BYTES + 2 * filter.len(), now)?;
-        let group = self.group(group);
+        let group = self.group(group_name);
         let make = || {
             // Whatever stands before the first slash is the group's.
             let name = [b"/", filter].concat();
             let (group, shared) = (group.clone(), self.shared.clone());
             Arc::new(Channel::of_kind(Kind::Tap, &name, group, shared, Id::default(), now))
         };
+        let mut is_new = false;
+        let make = || {
+            is_new = true;
+            make()
+        };
         let place = group.tap(filter, make, |tap| attach(tap).map(|after| Place::new(tap.clone(), after)));
+        if is_new {
+            self.hear_late(group_name, filter);
+        }
         place.ok_or(Refused::NoChannel)
     }
 

@@ -73,6 +73,13 @@ impl<T> Topics<T> {
         }
     }
 
+    /// Shows the values of all filters.
+    pub(crate) fn each<'t>(&'t self, show: &mut impl FnMut(&'t T)) {
+        self.rest.iter().chain(&self.here).for_each(&mut *show);
+        self.any.iter().for_each(|any| any.each(show));
+        self.levels.values().for_each(|node| node.each(show));
+    }
+
     /// Lets go of values that are not wanted. True: of some.
     pub(crate) fn retain(&mut self, mut wanted: impl FnMut(&T) -> bool) -> bool {
         self.keep(&mut wanted)
@@ -133,6 +140,12 @@ mod tests {
             expected.dedup();
             found.sort();
             prop_assert_eq!(found, expected);
+            let (mut all, mut each) = (filters.clone(), Vec::new());
+            table.each(&mut |filter: &String| each.push(filter.clone()));
+            all.sort();
+            all.dedup();
+            each.sort();
+            prop_assert_eq!(each, all);
             for filter in &filters {
                 prop_assert_eq!(table.get(filter.as_bytes()), Some(filter));
             }

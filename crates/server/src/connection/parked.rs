@@ -18,7 +18,7 @@ mod table;
 mod whose;
 
 pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
-pub use whose::{Whose, read_address, write_address};
+pub use whose::{Whose, read_address, read_header, write_address, write_header};
 
 use super::reuse;
 use super::socket::Socket;

@@ -64,10 +64,14 @@ fn go_on(record: &Record<'_>, files: Vec<OwnedFd>, secrets: Option<SecretBytes>,
     let found = r.number().and_then(|generation| known.get(&generation));
     let Some((terms, snapshot)) = found else { return false };
     let r = &mut r;
+    if record.kind == Some(Kind::Session) {
+        return nchan::mqtt::session_arrives(r).is_some();
+    }
     let Some((ready, more)) = Ready::arrived(files, secrets, record.sealed) else { return false };
     match (record.kind, more) {
         (Some(Kind::Idle), None) => http1::parked::arrive(r, ready, terms, snapshot).is_some(),
         (Some(Kind::Subscriber), None) => nchan::arrive(r, ready, terms, snapshot).is_some(),
+        (Some(Kind::Mqtt), None) => nchan::mqtt::arrive(r, ready, terms, snapshot).is_some(),
         (Some(Kind::Tunnel), Some(peer)) => tunnel::arrive(r, ready, peer, terms, snapshot).is_some(),
         (Some(Kind::Http2), None) => http2::parked::arrive(r, ready, terms, snapshot).is_some(),
         _ => false,

@@ -146,5 +146,6 @@ fn give(line: &mut Line, threads: &Threads, heirs: u64) -> io::Result<u64> {
     while let Ok(count) = heard.recv_timeout(STUCK) {
         gone += count;
     }
+    say(&succession::gone(), Vec::new())?;
     Ok(gone)
 }

@@ -73,6 +73,7 @@ impl Heir {
     }
 
     fn run(&mut self) -> io::Result<()> {
+        succession::expect();
         self.line.say(&Frame::Ready(self.threads.len() as u64).write(), Vec::new())?;
         let mut end = Some(Instant::now() + PATIENCE);
         loop {

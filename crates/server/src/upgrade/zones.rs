@@ -24,6 +24,8 @@ pub(super) fn settle(kind: &[u8], name: &[u8], rows: &[u8]) {
         keyval_store::ZONE => keyval_store::settle(name, rows),
         peer::ZONE => peer::settle(rows),
         succession::RETAINED => succession::settle_retained(name, rows),
+        succession::FILTERS => succession::settle_filters(name, rows),
+        succession::ALL => succession::expect_no_more(),
         _ => {}
     }
 }

@@ -314,7 +314,7 @@ async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
         if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
             return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
         }
-        if parked::is_to_depart(http, client) {
+        if parked::is_to_depart(http) {
             return Poll::Ready(Awaited::Departure);
         }
         if client.is_to_park() {

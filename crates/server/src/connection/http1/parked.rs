@@ -33,11 +33,8 @@ pub(super) fn try_park(mut http: Box<Http1>, client: &Rc<Client>, wait: Duration
 
 /// Whether an idle connection is to go on in another process, and can: it is nothing but its descriptor, what is known of its client, and
 /// the keys of TLS 1.3.
-pub(super) fn is_to_depart(http: &mut Http1, client: &Client) -> bool {
-    departure::is_open()
-        && client.proxy_protocol.get().is_none()
-        && http.output.is_empty()
-        && http.incoming.socket.may_freeze()
+pub(super) fn is_to_depart(http: &mut Http1) -> bool {
+    departure::is_open() && http.output.is_empty() && http.incoming.socket.may_freeze()
 }
 
 /// Has it go there; gives it back if its descriptor is somebody else's too.

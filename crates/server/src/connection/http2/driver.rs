@@ -156,11 +156,7 @@ impl Driver {
 
     /// Whether another process is to go on with it, and can.
     pub(super) fn is_to_depart(&mut self) -> bool {
-        departure::is_open()
-            && !self.session.stays.get()
-            && self.client.proxy_protocol.get().is_none()
-            && self.is_at_rest()
-            && self.link.socket.may_freeze()
+        departure::is_open() && !self.session.stays.get() && self.is_at_rest() && self.link.socket.may_freeze()
     }
 
     /// It could not go, and need not try again.

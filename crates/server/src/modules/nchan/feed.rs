@@ -224,7 +224,7 @@ impl Feed {
             Some((name, push::Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? }))
         })?;
         // Channels that others share are followed by a request.
-        if places.is_empty() || !conf.has_subscribers() || conf.redis.is_some() {
+        if places.is_empty() || !conf.has_subscribers() || conf.is_shared() {
             return None;
         }
         let subscription = hub::store().resume(&places, active, &hub::mailbox(), hub::now()).ok()?;

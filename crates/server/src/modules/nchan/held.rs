@@ -391,6 +391,11 @@ impl Held {
         }
         Box::new(move |r| Box::pin(ended(r, self, end)))
     }
+
+    /// Goes on with its request as it is, be it on its way to its end.
+    pub(super) fn unparked(self) -> GoOn {
+        Box::new(move |r| Box::pin(ended(r, self, End::Unparked)))
+    }
 }
 
 impl Whole {

@@ -308,6 +308,11 @@ impl Conf {
         self.subscribers.any()
     }
 
+    /// Whether channels are shared with other servers.
+    fn is_shared(&self) -> bool {
+        self.redis.is_some() || self.redis_pass.is_some()
+    }
+
     /// How messages are compressed, if they are.
     fn deflation(&self) -> Option<Deflation> {
         let (level, window) = (*self.deflate_level as u32, *self.deflate_window as u8);

@@ -7,7 +7,7 @@ use crate::connection;
 use crate::connection::parked::{self, Next, Ready, Resident, Watch};
 use crate::connection::socket::Socket;
 use crate::request::held::{Kept, Packed, Unpacked};
-use crate::request::phases::Back;
+use crate::request::phases::{Back, GoOn};
 use crate::snapshot::ThreadSnapshot;
 use crate::worker::departure::{self, Papers, Stay};
 use heir::Kind as Travels;
@@ -64,12 +64,20 @@ pub fn arrive(
 
 impl Parked {
     /// Is parked, or has a task where nothing can be.
-    fn go_on(mut self: Box<Self>, ready: Ready) {
+    fn go_on(self: Box<Self>, ready: Ready) {
         if ready.may_park() {
             return parked::park(ready, self);
         }
-        self.held.end(End::Unparked);
-        self.leave(ready.into_socket());
+        self.leave_by(ready.into_socket(), Held::unparked);
+    }
+
+    fn leave_by(self, socket: Socket, go_on: fn(Held) -> GoOn) {
+        let Parked { packed, mut held } = self;
+        if let Some(feed) = held.feed_mut() {
+            feed.listening.unsettle();
+        }
+        let Unpacked { kept, socket, client } = packed.unpack(socket);
+        connection::begin::go_on(Back { request: kept.back(socket), go_on: go_on(held) }, client);
     }
 }
 
@@ -146,11 +154,6 @@ impl Resident for Parked {
     }
 
     fn leave(self: Box<Self>, socket: Socket) {
-        let Parked { packed, mut held } = *self;
-        if let Some(feed) = held.feed_mut() {
-            feed.listening.unsettle();
-        }
-        let Unpacked { kept, socket, client } = packed.unpack(socket);
-        connection::begin::go_on(Back { request: kept.back(socket), go_on: held.go_on() }, client);
+        self.leave_by(socket, Held::go_on);
     }
 }

@@ -2,17 +2,19 @@
 //! `upgrade`. The channels themselves are `push`'s.
 
 use super::hub::STORE;
-use heir::{Channel, Channels, Frame, Late, Message};
-use push::{Heir, Id, Mailbox, Options, Packed, Parting, Refused, Settling, Start, Subscription};
-use std::sync::{Mutex, PoisonError};
+use heir::{Channel, Channels, Frame, Late, Message, Reader, Writer};
+use push::{Heir, Id, Packed, Parting, Settling};
+use std::sync::{Arc, Mutex, PoisonError};
 
 /// What is said at once: frames end at the first channel, or message, beyond it.
 const FRAME_BYTES: usize = 256 * 1024;
 /// Of [`Frame::Zone`]: messages that are retained, by the names of their channels.
 pub const RETAINED: &[u8] = b"retained";
 
-/// Subscriptions to channels whose subscribers are on their way: what is beyond the buffer is kept for them.
-static EXPECTED: Mutex<Vec<Subscription>> = Mutex::new(Vec::new());
+/// Of [`Frame::Zone`]: filters by which the channels of a group are heard.
+pub const FILTERS: &[u8] = b"filters";
+/// The same: all subscribers have come that will.
+pub const ALL: &[u8] = b"all subscribers";
 
 fn pair(id: Id) -> (i64, i32) {
     (id.time, id.tag)
@@ -28,24 +30,71 @@ fn now() -> i64 {
 
 /// Parts with all channels: `say` is given frames, `late` what happens afterwards, and says whether anybody hears it.
 pub fn leave(mut say: impl FnMut(Vec<u8>), late: impl Fn(Vec<u8>) -> bool + Send + Sync + 'static) {
-    let heir = Heir(std::sync::Arc::new(move |what| {
+    let gathered = Arc::new(Mutex::new(Channels::new()));
+    let before = gathered.clone();
+    let heir = Heir(Arc::new(move |what| {
+        // What happens to a channel is said behind the channel.
+        let mut gathered = before.lock().unwrap_or_else(PoisonError::into_inner);
+        if !gathered.is_empty() && !late(std::mem::take(&mut *gathered).done()) {
+            return false;
+        }
         late(match what {
             push::Late::Publish { name, length, timeout, packed } => {
                 Frame::Late(Late::Publish { name, length: length as u64, timeout, packed }).write()
             }
             push::Late::Delete(name) => Frame::Late(Late::Delete(name)).write(),
+            push::Late::Filter(group, filter) => {
+                let mut rows = Writer::default();
+                rows.bytes(filter);
+                Frame::Zone(FILTERS, group, &rows.done()).write()
+            }
         })
     }));
-    let mut frame = Channels::new();
-    STORE.leave(heir, now(), |parting| write(&parting, &mut frame, &mut say));
-    if !frame.is_empty() {
-        say(frame.done());
+    let mut filters = Filters::default();
+    STORE.begin_leaving(heir, |group, filter| filters.push(group, filter, &mut say));
+    filters.said(&mut say);
+    STORE.leave(now(), |parting| {
+        let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+        write(&parting, &mut gathered, &mut say);
+    });
+    let mut gathered = gathered.lock().unwrap_or_else(PoisonError::into_inner);
+    if !gathered.is_empty() {
+        say(std::mem::take(&mut *gathered).done());
     }
+    drop(gathered);
     STORE.retained(now(), |name, message| {
         let mut packed = Vec::new();
         message.pack(now(), &mut packed);
         say(Frame::Zone(RETAINED, name, &packed).write());
     });
+}
+
+/// Filters of a group that are said together.
+#[derive(Default)]
+struct Filters {
+    group: Vec<u8>,
+    rows: Writer,
+}
+
+impl Filters {
+    fn push(&mut self, group: &[u8], filter: &[u8], say: &mut impl FnMut(Vec<u8>)) {
+        if *self.group != *group || self.rows.len() >= FRAME_BYTES {
+            self.said(say);
+            self.group = group.to_vec();
+        }
+        self.rows.bytes(filter);
+    }
+
+    fn said(&mut self, say: &mut impl FnMut(Vec<u8>)) {
+        if !self.rows.is_empty() {
+            say(Frame::Zone(FILTERS, &self.group, &std::mem::take(&mut self.rows).done()).write());
+        }
+    }
+}
+
+/// All connections have gone that will.
+pub fn gone() -> Vec<u8> {
+    Frame::Zone(ALL, b"", b"").write()
 }
 
 /// Writes a channel; what is gathered is said when it is enough.
@@ -104,22 +153,33 @@ pub fn settle(channel: &Channel<'_>) {
         requested: channel.requested,
         timeout: channel.timeout,
     };
-    if channel.behind > 0 {
-        // What is beyond the buffer goes at once where nobody hears the channel: those that are on their way may have to take it still.
-        expect(STORE.subscribe(&[channel.name], &Start::Newest, &Mailbox::new(), Options::default(), now()));
-    }
     let messages = channel.messages.iter();
     let messages = messages.filter_map(|m| Some((id(m.id), m.order, m.at, Packed::read(m.packed).ok()?)));
     let _ = STORE.settle(&from, messages, now());
 }
 
-fn expect(subscription: Result<Subscription, Refused>) {
-    EXPECTED.lock().unwrap_or_else(PoisonError::into_inner).extend(subscription.ok());
+/// Subscribers are on their way here: what is beyond a buffer is kept for them, and clients of MQTT wait for their sessions.
+pub fn expect() {
+    STORE.expect(true);
 }
 
 /// All subscribers have come that will.
 pub fn expect_no_more() {
-    EXPECTED.lock().unwrap_or_else(PoisonError::into_inner).clear();
+    STORE.expect(false);
+}
+
+/// Whether subscribers are on their way here.
+pub(super) fn expects() -> bool {
+    STORE.expects()
+}
+
+/// Hears the channels of a group by filters, for those who are on their way.
+pub fn settle_filters(group: &[u8], rows: &[u8]) {
+    let mut rows = Reader::new(rows);
+    while let Some(filter) = rows.bytes() {
+        // Without room its subscribers miss what is published before they have come.
+        let _ = STORE.expect_filter(group, filter, now());
+    }
 }
 
 /// Takes over a message that is retained.

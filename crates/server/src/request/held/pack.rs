@@ -4,6 +4,7 @@
 use super::memo;
 use super::{Contexts, Flags, Kept, Parts};
 use crate::connection::handshake::Facts;
+use crate::connection::parked::{read_header, write_header};
 use crate::connection::socket::Socket;
 use crate::connection::{Address, Client, action};
 use crate::modules::{limit_conn, nchan, realip};
@@ -154,6 +155,7 @@ impl Packed {
         let facts = self.rest.as_ref().and_then(|rest| rest.tls.as_ref());
         w.flag(facts.is_some());
         facts.iter().for_each(|facts| facts.write(&mut w));
+        write_header(self.rest.as_ref().and_then(|rest| rest.proxy_protocol.as_deref()), &mut w);
         Some(w)
     }
 
@@ -166,13 +168,14 @@ impl Packed {
         let bytes = r.bytes()?;
         let places = limit_conn::Context::read(r, snapshot)?;
         let tls = if r.flag()? { Some(Rc::new(Facts::read(r, terms)?)) } else { None };
+        let proxy_protocol = read_header(r)?;
         let mut r = Reader { bytes, end: 0 };
         let mut listener = None;
         let place_of = |number| {
             listener = terms.listener(number);
             listener.unwrap_or(0) as usize
         };
-        let (_, of_request, realip) = read_client(&mut r, &Socket::none(), None, tls, place_of)?;
+        let (_, of_request, realip) = read_client(&mut r, &Socket::none(), proxy_protocol, tls, place_of)?;
         listener?;
         let underway = Underway::arrived(snapshot.clone(), server);
         let mut parts = read_parts(&mut r, snapshot.clone(), of_request, underway)?;
@@ -190,7 +193,7 @@ impl Packed {
 impl Kept {
     /// Whether all of it can be written down for another process.
     pub fn may_go(&self) -> bool {
-        self.is_counted() && self.client.proxy_protocol.get().is_none() && self.contexts.may_go()
+        self.is_counted() && self.contexts.may_go()
     }
 }
 
@@ -214,7 +217,7 @@ impl Drop for Packed {
 
 impl Rest {
     fn may_go(&self) -> bool {
-        self.proxy_protocol.is_none() && self.contexts.may_go()
+        self.contexts.may_go()
     }
 
     fn is_blank(&self) -> bool {

@@ -1,6 +1,8 @@
 //! The connection of a client of MQTT, which is held (`request::held`): bytes come in and go out, deadlines are watched. What packets mean is `live`'s;
 //! for those about which somebody is asked the request comes back.
 
+mod travel;
+
 use super::super::{Conf, held, hub, subscribe};
 use super::link::{Arrived, MqttLink};
 use super::live::{After, BATCH, Live};
@@ -14,6 +16,7 @@ use crate::log_error;
 use crate::request::Request;
 use crate::request::held::{Kept, hold};
 use crate::request::phases::{Back, GoOn, Released, Verdict};
+use crate::worker::departure;
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
@@ -58,6 +61,8 @@ pub(super) enum End {
     TakenOver,
     /// The thread ends.
     Leaving,
+    /// It goes on in another process.
+    Departs,
     /// It is gone.
     Gone(Option<io::Error>),
     /// It has not taken anything for `send_timeout`.
@@ -109,7 +114,17 @@ async fn run(mut whole: Box<Whole>) -> Released {
     });
     let end = end.await;
     let Whole { kept, socket, held, .. } = *whole;
-    Released::Back(Back { request: kept.back(socket), go_on: held.go_on(end) })
+    if !matches!(end, End::Departs) {
+        return Released::Back(Back { request: kept.back(socket), go_on: held.go_on(end) });
+    }
+    match parked::depart(kept, socket, held) {
+        Ok(()) => Released::Parked,
+        Err(here) => {
+            let (kept, socket, mut held) = *here;
+            held.refuse();
+            Released::Back(Back { request: kept.back(socket), go_on: held.go_on(End::Unparked) })
+        }
+    }
 }
 
 /// What is next for who has no task.
@@ -218,6 +233,9 @@ impl Held {
 
     fn poll(&mut self, kept: &mut Kept, socket: &mut Socket, timer: &Timer, cx: &mut Context<'_>) -> Poll<End> {
         loop {
+            if departure::is_open() && kept.may_go() && self.may_go() && socket.may_freeze() {
+                return Poll::Ready(End::Departs);
+            }
             if let Poll::Ready(end) = ready!(self.poll_write(kept, socket, timer, cx)) {
                 return Poll::Ready(end);
             }

@@ -38,6 +38,24 @@ impl MqttLink {
         MqttLink { frames: Some(Box::default()), ..MqttLink::plain() }
     }
 
+    /// For another process. `rest`: what is left of what was taken to be written.
+    pub(super) fn write(&mut self, rest: &[u8], w: &mut heir::Writer) {
+        if !rest.is_empty() {
+            self.out = [rest, self.unsent()].concat();
+            self.sent = 0;
+        }
+        w.flag(self.frames.is_some());
+        self.frames.iter().for_each(|frames| frames.write(w));
+        w.bytes(&self.bytes[self.at..]);
+        w.bytes(self.unsent());
+    }
+
+    /// What another process wrote.
+    pub(super) fn read(r: &mut heir::Reader<'_>) -> Option<MqttLink> {
+        let frames = if r.flag()? { Some(Box::new(Inbox::read(r)?)) } else { None };
+        Some(MqttLink { frames, bytes: r.bytes()?.to_vec(), at: 0, out: r.bytes()?.to_vec(), sent: 0 })
+    }
+
     /// Whether something has come, as it is, that was not dealt with. What comes in frames comes of programs that do not wait for ACKs.
     pub(super) fn has_news(&self) -> bool {
         self.bytes.len() > self.at && self.frames.is_none()

@@ -1,6 +1,8 @@
 //! A session while its client is connected: what becomes of the client's packets, and the packets that its messages make. From: `held`, `open`.
 //! Knows no socket; packets are bytes in and bytes out.
 
+mod travel;
+
 use super::super::{hub, names};
 use super::rules::Rules;
 use super::session::{Outgoing, Session, Turn};

@@ -28,6 +28,9 @@ use wire::mqtt::{packet::Wrong, topic};
 /// The subprotocol (MQTT 5 section 6).
 const PROTOCOL: &str = "mqtt";
 
+pub use offline::arrive as session_arrives;
+pub use parked::arrive;
+
 /// One filter of `nchan_mqtt_publish` or `nchan_mqtt_subscribe`.
 #[derive(Clone, Debug)]
 pub struct Filter {
@@ -66,6 +69,18 @@ fn filters(
         all.push(Filter { value, marks });
     }
     setters::value(setting(&mut scope.level.conf.nchan), node, Arc::new(all))
+}
+
+impl Conf {
+    /// Whether an authority is asked about topics.
+    fn asks_about_topics(&self) -> bool {
+        !self.authorize.is_empty()
+    }
+
+    /// Whether others are asked about messages, or told of subscriptions.
+    fn tells_of_packets(&self) -> bool {
+        [&self.upstream, &self.subscribe, &self.unsubscribe, &self.events_id].iter().any(|whom| !whom.is_empty())
+    }
 }
 
 /// The content handler.

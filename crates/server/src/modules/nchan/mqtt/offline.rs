@@ -4,13 +4,17 @@
 use super::super::{hub, names};
 use super::live::Live;
 use super::session::{Session, Will};
-use super::table::Owner;
+use super::table::{self, Owner};
+use crate::worker::departure::{self, Papers, Traveller};
 use push::{Draft, Marks};
 use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
+
+/// Bytes of a session that goes to another process: a batch of the largest fits into one message of the line.
+pub(super) const MOST_BYTES: usize = 2 * 1024 * 1024;
 
 /// How the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -39,43 +43,65 @@ pub(super) fn left(live: Live, how: Left) {
     if session.expiry_s == 0 || session.is_empty() || !owner.go_offline() {
         return session.say_will();
     }
-    runtime::spawn(wait(session, owner));
+    let now = clock::monotonic_ms();
+    let ends_ms = now + u64::from(session.expiry_s) * 1000;
+    let will_ms = session.will.as_ref().map(|will| now + u64::from(will.delay) * 1000);
+    runtime::spawn(wait(Offline { session, owner, ends_ms, will_ms, stays: false }));
+}
+
+/// A session whose client is gone.
+struct Offline {
+    session: Box<Session>,
+    owner: Owner,
+    /// When it is over, monotonic ms.
+    ends_ms: u64,
+    /// When its will is said.
+    will_ms: Option<u64>,
+    /// Another process does not take it.
+    stays: bool,
 }
 
 /// Keeps a session for its client.
-async fn wait(mut session: Box<Session>, owner: Owner) {
+async fn wait(mut offline: Offline) {
     let timer = Timer::new();
-    let ends_ms = clock::monotonic_ms() + u64::from(session.expiry_s) * 1000;
-    let mut will_ms = session.will.as_ref().map(|will| clock::monotonic_ms() + u64::from(will.delay) * 1000);
     let end = poll_fn(|cx| {
+        let Offline { session, owner, ends_ms, will_ms, stays } = &mut offline;
         loop {
             if owner.is_wanted(cx) {
                 return Poll::Ready(End::Wanted);
             }
-            if crate::worker::draining() || crate::worker::has_left() {
+            let departs = departure::is_open() && session.may_go() && !*stays;
+            if !departs && (crate::worker::draining() || crate::worker::has_left()) {
                 return Poll::Ready(End::Leaving);
             }
             session.collect(hub::now());
             let now = clock::monotonic_ms();
-            if now >= ends_ms {
+            if now >= *ends_ms {
                 return Poll::Ready(End::Over);
             }
             if will_ms.take_if(|at| now >= *at).is_some() {
                 session.say_will();
             }
-            let next_ms = will_ms.map_or(ends_ms, |at| at.min(ends_ms));
+            if departs {
+                return Poll::Ready(End::Departs);
+            }
+            let next_ms = will_ms.map_or(*ends_ms, |at| at.min(*ends_ms));
             timer.set(Duration::from_millis(next_ms - now));
             std::task::ready!(timer.poll_expired(cx));
         }
     })
     .await;
+    if let End::Departs = end {
+        return offline.depart();
+    }
+    let Offline { mut session, owner, ends_ms, .. } = offline;
     match end {
         End::Over => session.say_will(),
         End::Wanted => {
             session.go();
             owner.give(session);
         }
-        End::Leaving => {
+        End::Leaving | End::Departs => {
             session.go();
             let left = ends_ms.saturating_sub(clock::monotonic_ms());
             owner.leave(session, Duration::from_millis(left));
@@ -83,9 +109,51 @@ async fn wait(mut session: Box<Session>, owner: Owner) {
     }
 }
 
+impl Offline {
+    /// Has it go on in another process. There is no connection.
+    fn depart(mut self) {
+        let mut w = heir::Writer::default();
+        let names = crate::worker::snapshot();
+        let now = clock::monotonic_ms();
+        w.number(names.generation);
+        w.bytes(self.owner.key());
+        w.number(self.ends_ms.saturating_sub(now));
+        w.optional(self.will_ms.map(|at| at.saturating_sub(now) as i64));
+        if !self.session.write(&mut w) || w.len() > MOST_BYTES {
+            return self.stay();
+        }
+        let papers = Papers { kind: heir::Kind::Session, bytes: w.done(), names, cover: None };
+        departure::send(Traveller { papers, files: Vec::new(), stay: Box::new(|_, _| self.stay()) });
+    }
+
+    fn stay(mut self) {
+        self.stays = true;
+        runtime::spawn(wait(self));
+    }
+}
+
+/// Goes on with a session of another process whose client is gone. None: it has come here meanwhile, or there is no room.
+pub fn arrive(r: &mut heir::Reader<'_>) -> Option<()> {
+    let (key, left_ms, will_ms) = (r.bytes()?, r.number()?, r.optional()?);
+    let session = Session::read(r)?;
+    if !r.is_done() {
+        return None;
+    }
+    let mut owner = table::arrive(key.into())?;
+    if !owner.go_offline() {
+        return None;
+    }
+    let now = clock::monotonic_ms();
+    let will_ms = will_ms.map(|left| now.saturating_add_signed(left));
+    runtime::spawn(wait(Offline { session, owner, ends_ms: now.saturating_add(left_ms), will_ms, stays: false }));
+    Some(())
+}
+
 enum End {
     Wanted,
     Over,
+    /// It goes on in another process.
+    Departs,
     /// The thread ends.
     Leaving,
 }

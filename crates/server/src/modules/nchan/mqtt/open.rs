@@ -1,7 +1,7 @@
 //! A CONNECT is judged, and becomes a session on its connection. From: the handler, or a WebSocket's first packet. To: `live`.
 
 use super::super::variables::Said;
-use super::super::{Conf, hooks, names, publish, redis};
+use super::super::{Conf, hooks, names, publish, redis, succession};
 use super::live::{Live, Peer};
 use super::rules::Rules;
 use super::session::{Session, Will};
@@ -11,7 +11,9 @@ use crate::log_error;
 use crate::request::Request;
 use crate::request::headers::{HeaderLine, KnownHeader};
 use push::{Keep, Options};
+use runtime::timer::sleep;
 use std::rc::Rc;
+use std::time::Duration;
 use wire::mqtt::connect::Connect;
 use wire::mqtt::packet::{Wrong, code, is_text};
 use wire::mqtt::properties::{self, Properties};
@@ -25,6 +27,9 @@ const MIN_PACKET: u64 = 1024;
 const MAX_WINDOW: u16 = 64;
 /// The same from a client: they are dealt with as they come.
 const RECEIVE_MAXIMUM: u16 = 1024;
+
+/// How often a client's session is looked for while others come from another process, which takes seconds at most.
+const ON_THE_WAY: Duration = Duration::from_millis(10);
 
 /// Lets a client in, or says why not.
 ///
@@ -69,7 +74,12 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         return Err(Wrong(code::NOT_AUTHORIZED));
     }
     let (group, backend) = (names::group(r, conf), redis::of(r, conf));
-    let (owner, before) = table::claim(table::key(&group, &user, &client)).await;
+    let key = table::key(&group, &user, &client);
+    // Its session may be on its way from another process.
+    while !connect.is_clean() && succession::expects() && !table::has(&key) {
+        sleep(ON_THE_WAY).await;
+    }
+    let (owner, before) = table::claim(key).await;
     let (mut session, is_present) = match before {
         Some(mut before) if !connect.is_clean() => {
             before.come();
@@ -119,10 +129,8 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         },
         max_id_length: usize::try_from(*conf.max_id_length).unwrap_or(usize::MAX),
         max_expiry_s: limit,
-        asks: !conf.authorize.is_empty() || backend.is_some(),
-        tells: [&conf.upstream, &conf.subscribe, &conf.unsubscribe, &conf.events_id]
-            .iter()
-            .any(|whom| !whom.is_empty()),
+        asks: conf.asks_about_topics() || backend.is_some(),
+        tells: conf.tells_of_packets(),
     };
     if r.has_fault() {
         return Err(Wrong(code::UNSPECIFIED));

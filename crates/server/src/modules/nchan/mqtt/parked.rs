@@ -8,8 +8,12 @@ use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch, Words}
 use crate::connection::socket::Socket;
 use crate::request::held::{Kept, Packed, Unpacked};
 use crate::request::phases::Back;
+use crate::snapshot::ThreadSnapshot;
+use crate::worker::departure::{self, Papers, Stay};
+use heir::Kind as Travels;
 use runtime::clock;
 use std::io;
+use std::rc::Rc;
 use std::time::Duration;
 
 /// A client that is parked.
@@ -24,20 +28,67 @@ struct Parked {
 /// A client's places in the tables of sessions and of readers, roughly.
 const LISTED_BYTES: usize = 250;
 
-/// The connection, if it can be parked.
+/// The connection, if it can be parked. One that is about to go on in another process goes from its task.
 pub(super) fn ready(kept: &Kept, socket: Socket) -> Result<Ready, Socket> {
-    if kept.is_counted() { Ready::of(socket) } else { Err(socket) }
+    let departs = departure::is_open() && kept.may_go();
+    if kept.is_counted() && !departs { Ready::of(socket) } else { Err(socket) }
 }
 
 /// Parks a client.
 pub(super) fn park(kept: Box<Kept>, ready: Ready, held: Held) {
-    let packed = Packed::of(kept);
-    let session = held.live.as_ref().map_or(0, |live| size_of::<Live>() + live.session.bytes() + LISTED_BYTES);
-    let bytes = (size_of::<Parked>() + packed.bytes() + session) as u32;
-    parked::park(ready, Box::new(Parked { packed, held, place: 0, bytes }));
+    parked::park(ready, Parked::new(Packed::of(kept), held));
+}
+
+/// Has a client with a task go on in another process, which [`Kept::may_go`] and [`Held::may_go`] say it can. Gives it back if its descriptor
+/// is somebody else's too.
+pub(super) fn depart(kept: Box<Kept>, socket: Socket, held: Held) -> Result<(), Box<(Box<Kept>, Socket, Held)>> {
+    match Ready::apart(socket) {
+        Ok(ready) => {
+            parked::send_off(vec![(ready, Parked::new(Packed::of(kept), held))], &[]);
+            Ok(())
+        }
+        Err(socket) => Err(Box::new((kept, socket, held))),
+    }
+}
+
+/// Goes on with a client of another process. None: it has no place here.
+pub fn arrive(
+    r: &mut heir::Reader<'_>,
+    ready: Ready,
+    terms: &heir::Terms,
+    snapshot: &Rc<ThreadSnapshot>,
+) -> Option<()> {
+    let packed = Packed::arrive(r, terms, snapshot)?;
+    let held = Held::arrive(r, &snapshot.location(packed.location()).conf)?;
+    Parked::new(packed, held).go_on(ready);
+    Some(())
 }
 
 impl Parked {
+    fn new(packed: Packed, held: Held) -> Box<Parked> {
+        let session = held.live.as_ref().map_or(0, |live| size_of::<Live>() + live.session.bytes() + LISTED_BYTES);
+        let bytes = (size_of::<Parked>() + packed.bytes() + session) as u32;
+        Box::new(Parked { packed, held, place: 0, bytes })
+    }
+
+    /// Is parked, or has a task where nothing can be.
+    fn go_on(self: Box<Self>, ready: Ready) {
+        if ready.may_park() {
+            return parked::park(ready, self);
+        }
+        // Be it on its way to its end: what it is about to say is said.
+        self.leave_by(ready.into_socket(), End::Unparked);
+    }
+
+    fn leave_by(self, socket: Socket, end: End) {
+        let Parked { packed, mut held, .. } = self;
+        if let Some(live) = &mut held.live {
+            live.session.unsettle();
+        }
+        let Unpacked { kept, socket, client } = packed.unpack(socket);
+        connection::begin::go_on(Back { request: kept.back(socket), go_on: held.go_on(end) }, client);
+    }
+
     fn over(&mut self, end: End) {
         drop(self.held.link.take_unsent());
         self.held.over = Some(end);
@@ -45,6 +96,21 @@ impl Parked {
 }
 
 impl Resident for Parked {
+    fn travel(&mut self, rest: &[u8]) -> Option<Papers> {
+        if !self.held.may_go() {
+            return None;
+        }
+        let bytes = self.held.travel(rest, self.packed.travel()?)?;
+        Some(Papers { kind: Travels::Mqtt, bytes, names: self.packed.snapshot().clone(), cover: None })
+    }
+
+    fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {
+        if why == Stay::Refused {
+            self.held.refuse();
+        }
+        self.go_on(ready);
+    }
+
     fn kind(&self) -> Kind {
         Kind::Mqtt
     }
@@ -103,13 +169,8 @@ impl Resident for Parked {
         }
     }
 
-    fn leave(self: Box<Self>, socket: Socket) {
-        let Parked { packed, mut held, .. } = *self;
-        if let Some(live) = &mut held.live {
-            live.session.unsettle();
-        }
-        let end = held.over.take().unwrap_or(End::Gone(None));
-        let Unpacked { kept, socket, client } = packed.unpack(socket);
-        connection::begin::go_on(Back { request: kept.back(socket), go_on: held.go_on(end) }, client);
+    fn leave(mut self: Box<Self>, socket: Socket) {
+        let end = self.held.over.take().unwrap_or(End::Gone(None));
+        self.leave_by(socket, end);
     }
 }

@@ -20,6 +20,17 @@ impl Rules {
         Rules(all)
     }
 
+    /// For another process.
+    pub(super) fn write(&self, w: &mut heir::Writer) {
+        w.number(self.0.len() as u64);
+        self.0.iter().for_each(|filter| w.bytes(filter));
+    }
+
+    /// What another process wrote.
+    pub(super) fn read(r: &mut heir::Reader<'_>) -> Option<Rules> {
+        r.list(heir::MOST_NAMES, |r| r.bytes().map(Box::from)).map(Rules)
+    }
+
     /// Whether all topics that a filter names, or the one that it is, are allowed.
     pub(super) fn allow(&self, filter: &[u8]) -> bool {
         self.0.is_empty() || self.0.iter().any(|allowed| topic::is_filter(allowed) && covers(allowed, filter))

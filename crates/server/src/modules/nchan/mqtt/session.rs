@@ -1,6 +1,8 @@
 //! What stays of a client of MQTT when its connection is gone: what it subscribes to, what it has not confirmed, what waits for it, its will.
 //! It moves to the thread of the client's next connection. Knows no socket.
 
+pub(super) mod travel;
+
 use super::super::hub::{self, Listening};
 use super::super::names;
 use super::super::redis::Backend;

@@ -102,7 +102,29 @@ pub(super) async fn claim(key: Key) -> (Owner, Option<Box<Session>>) {
     (owner, session.await)
 }
 
+/// Whether there is a session of a name.
+pub(super) fn has(key: &[u8]) -> bool {
+    TABLE.part(key).contains_key(key)
+}
+
+/// Makes a session one's own that comes from another process. None: its client has come before it.
+pub(super) fn arrive(key: Key) -> Option<Owner> {
+    let mut part = TABLE.part(&key);
+    if part.contains_key(&key) {
+        return None;
+    }
+    let slot = Arc::<Slot>::default();
+    part.insert(key.clone(), slot.clone());
+    drop(part);
+    Some(Owner { key, slot, is_offline: false })
+}
+
 impl Owner {
+    /// The session's name.
+    pub(super) fn key(&self) -> &[u8] {
+        &self.key
+    }
+
     /// Whether somebody else wants the session; the task is woken when somebody does.
     pub(super) fn is_wanted(&self, cx: &Context<'_>) -> bool {
         let mut inside = self.slot.lock();

@@ -1,0 +1,53 @@
+//! A client of MQTT on its way to another process, or from one. From and to: `parked`.
+
+use super::{End, Held};
+use crate::modules::LocationConf;
+use crate::modules::nchan::mqtt::link::MqttLink;
+use crate::modules::nchan::mqtt::live::Live;
+use crate::modules::nchan::mqtt::offline::MOST_BYTES;
+use runtime::clock;
+use std::time::Duration;
+use wire::mqtt::packet::code;
+
+impl Held {
+    /// Whether it can go on in another process.
+    pub(in super::super) fn may_go(&self) -> bool {
+        self.over.is_none() && self.live.as_ref().is_none_or(|live| live.session.may_go())
+    }
+
+    /// For another process; none: it stays. `rest`: what is left of what it was saying, which is its to say again from then on.
+    pub(in super::super) fn travel(&mut self, rest: &[u8], mut w: heir::Writer) -> Option<Vec<u8>> {
+        if !rest.is_empty() {
+            self.took_ms = clock::monotonic_ms();
+        }
+        self.link.write(rest, &mut w);
+        w.number(clock::monotonic_ms().saturating_sub(self.heard_ms));
+        w.number(self.connect_timeout.as_millis() as u64);
+        w.flag(self.live.is_some());
+        let is_whole = self.live.as_mut().is_none_or(|live| live.travel(&mut w));
+        (is_whole && self.may_go() && w.len() <= MOST_BYTES).then(|| w.done())
+    }
+
+    /// What another process wrote, for a location of this one. None: it was something else, or has no place here.
+    pub(in super::super) fn arrive(r: &mut heir::Reader<'_>, conf: &LocationConf) -> Option<Held> {
+        let link = MqttLink::read(r)?;
+        let (silent_ms, connect_timeout) = (r.number()?, Duration::from_millis(r.number()?));
+        let live = if r.flag()? { Some(Live::read(r, &conf.nchan)?) } else { None };
+        let now = clock::monotonic_ms();
+        let held = Held {
+            link,
+            live,
+            heard_ms: now.saturating_sub(silent_ms),
+            took_ms: now,
+            connect_timeout,
+            send_timeout: *conf.core.send_timeout,
+            over: None,
+        };
+        r.is_done().then_some(held)
+    }
+
+    /// It has no place in the process that goes on, and is told so.
+    pub(in super::super) fn refuse(&mut self) {
+        self.end(code::SHUTTING_DOWN, End::Leaving);
+    }
+}

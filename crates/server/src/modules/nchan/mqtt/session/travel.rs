@@ -1,0 +1,185 @@
+//! A session on its way to another process, or from one: what it subscribes to and where it stands there, what was not confirmed, what waits,
+//! its will. From and to: `live`, `offline`.
+
+use super::{MAX_SUBSCRIPTIONS, Outgoing, Session, Subscribed, Turn, Will, cost};
+use crate::modules::nchan::hub::{self, Listening};
+use crate::modules::nchan::names;
+use heir::{Reader, Writer};
+use push::{Id, Keep, Packed};
+use wire::mqtt::packet::Wants;
+use wire::mqtt::topic;
+
+impl Session {
+    /// Whether it can go on in another process: channels that others share are followed there by who asks for them.
+    pub(in super::super) fn may_go(&self) -> bool {
+        self.backend.is_none()
+    }
+
+    /// For another process. False: messages are gone that the client has not had.
+    pub(in super::super) fn write(&mut self, w: &mut Writer) -> bool {
+        if !self.gather(hub::now()) {
+            return false;
+        }
+        w.bytes(&self.group);
+        w.number(self.origin);
+        w.number(self.expiry_s.into());
+        w.flag(self.will.is_some());
+        self.will.iter().for_each(|will| will.write(w));
+        w.number(self.subscriptions.len() as u64);
+        self.subscriptions.iter().for_each(|subscribed| subscribed.write(w));
+        w.number(self.flight.len() as u64);
+        for (id, outgoing) in &self.flight {
+            w.number((*id).into());
+            outgoing.write(w);
+        }
+        w.number(self.waiting.len() as u64);
+        self.waiting.iter().for_each(|outgoing| outgoing.write(w));
+        w.number(self.last_id.into());
+        true
+    }
+
+    /// Takes what has come by filters: there these begin with what is published there.
+    fn gather(&mut self, now: i64) -> bool {
+        for at in 0..self.subscriptions.len() {
+            while topic::has_wildcards(&self.subscriptions[at].filter) {
+                match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin, now) {
+                    Turn::Message(outgoing) => {
+                        self.waiting_bytes += cost(&outgoing);
+                        self.waiting.push_back(outgoing);
+                    }
+                    Turn::Nothing => break,
+                    Turn::Lost => return false,
+                }
+            }
+        }
+        true
+    }
+
+    /// What another process wrote. None: it was something else, or there is no room for it.
+    pub(in super::super) fn read(r: &mut Reader<'_>) -> Option<Box<Session>> {
+        let mut session = Session::new(r.bytes()?.into(), None);
+        session.origin = r.number()?;
+        session.expiry_s = u32::try_from(r.number()?).ok()?;
+        session.will = if r.flag()? { Some(Box::new(Will::read(r)?)) } else { None };
+        let group = session.group.clone();
+        session.subscriptions = r.list(MAX_SUBSCRIPTIONS, |r| Subscribed::read(r, &group))?;
+        let flight = r.list(usize::from(u16::MAX), |r| Some((u16::try_from(r.number()?).ok()?, Outgoing::read(r)?)))?;
+        session.flight = flight.into();
+        session.waiting = r.list(heir::MOST_CHANNELS, Outgoing::read)?.into();
+        session.waiting_bytes = session.waiting.iter().map(cost).sum();
+        session.last_id = u16::try_from(r.number()?).ok()?;
+        Some(Box::new(session))
+    }
+}
+
+impl Subscribed {
+    fn write(&self, w: &mut Writer) {
+        w.bytes(&self.filter);
+        let Wants { qos, no_local, retain_as_published, retain_handling } = self.wants;
+        w.number(qos.into());
+        w.flag(no_local);
+        w.flag(retain_as_published);
+        w.number(retain_handling.into());
+        w.optional(self.number.map(i64::from));
+        let after = self.listening.subscription.places().next().map_or(Id::default(), |(_, after)| after);
+        w.signed(after.time);
+        w.signed(after.tag.into());
+    }
+
+    fn read(r: &mut Reader<'_>, group: &[u8]) -> Option<Subscribed> {
+        let filter = r.bytes()?;
+        let wants = Wants {
+            qos: read_byte(r, 2)?,
+            no_local: r.flag()?,
+            retain_as_published: r.flag()?,
+            retain_handling: read_byte(r, 2)?,
+        };
+        let number = read_optional(r)?;
+        let after = Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? };
+        if !topic::is_filter(filter) {
+            return None;
+        }
+        let (store, mailbox, now) = (hub::store(), hub::mailbox(), hub::now());
+        let subscription = match topic::has_wildcards(filter) {
+            true => store.resume_filter(group, filter, &mailbox, now),
+            false => store.resume(&[(&names::name(group, filter), after)], None, &mailbox, now),
+        };
+        Some(Subscribed { filter: filter.into(), wants, number, listening: Listening::new(subscription.ok()?) })
+    }
+}
+
+impl Outgoing {
+    fn write(&self, w: &mut Writer) {
+        let mut packed = Vec::new();
+        self.message.pack(self.message.at(), &mut packed);
+        w.signed(self.message.at());
+        w.bytes(&packed);
+        w.bytes(&self.topic);
+        w.number(self.qos.into());
+        w.flag(self.retain);
+        w.optional(self.number.map(i64::from));
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Outgoing> {
+        let (at, packed, topic) = (r.signed()?, r.bytes()?, r.bytes()?);
+        // Its id says where it stood in a channel, where nobody looks for it any more.
+        let message = Packed::read(packed).ok()?.message(Id::default(), at);
+        let (qos, retain) = (read_byte(r, 1)?, r.flag()?);
+        Some(Outgoing { message, topic: topic.into(), qos, retain, number: read_optional(r)? })
+    }
+}
+
+impl Will {
+    fn write(&self, w: &mut Writer) {
+        w.bytes(&self.topic);
+        w.bytes(&self.payload);
+        w.flag(self.at_most_once);
+        w.flag(self.retain);
+        write_keep(&self.keep, w);
+        w.number(self.delay.into());
+        w.optional(self.expiry.map(i64::from));
+        w.bytes(&self.content_type);
+        w.bytes(&self.properties);
+    }
+
+    fn read(r: &mut Reader<'_>) -> Option<Will> {
+        let will = Will {
+            topic: r.bytes()?.into(),
+            payload: r.bytes()?.into(),
+            at_most_once: r.flag()?,
+            retain: r.flag()?,
+            keep: read_keep(r)?,
+            delay: u32::try_from(r.number()?).ok()?,
+            expiry: read_optional(r)?,
+            content_type: r.bytes()?.into(),
+            properties: r.bytes()?.into(),
+        };
+        topic::is_name(&will.topic).then_some(will)
+    }
+}
+
+/// What a channel keeps.
+pub(in super::super) fn write_keep(keep: &Keep, w: &mut Writer) {
+    w.number(keep.length as u64);
+    w.signed(keep.seconds);
+    w.flag(keep.accounting);
+    w.signed(keep.channel_timeout);
+}
+
+/// See [`write_keep`].
+pub(in super::super) fn read_keep(r: &mut Reader<'_>) -> Option<Keep> {
+    let length = usize::try_from(r.number()?).ok()?;
+    Some(Keep { length, seconds: r.signed()?, accounting: r.flag()?, channel_timeout: r.signed()? })
+}
+
+/// A number of [`Writer::optional`] that is none or one of 32 bits.
+pub(in super::super) fn read_optional(r: &mut Reader<'_>) -> Option<Option<u32>> {
+    match r.optional()? {
+        Some(number) => u32::try_from(number).ok().map(Some),
+        None => Some(None),
+    }
+}
+
+fn read_byte(r: &mut Reader<'_>, most: u8) -> Option<u8> {
+    u8::try_from(r.number()?).ok().filter(|byte| *byte <= most)
+}
