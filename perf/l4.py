@@ -2,7 +2,7 @@
 """What the balancer of layer 4 costs: ns a packet for each mode, growth with the table of flows, packets for a second of CPU.
 
 Needs root rights; all of it happens in a network namespace that this makes. ns a packet are BPF_PROG_TEST_RUN's, medians, less what
-a run of a program costs that does nothing. Packets for a second of CPU: frames that come by a veth pair and leave by another (parse, look
+a run of a program costs that does nothing: in a row, as packets come when there are many, and one by one, with a system call before each. Packets for a second of CPU: frames that come by a veth pair and leave by another (parse, look
 up, rewrite, route, send, and the other end's NAPI), by the CPU of the process that makes the kernel send them, less what sending takes; beside it nginx `stream`
 between a client and a server that say small words to each other, by the CPU of its worker alone, each word being one packet
 that a balancer would have forwarded.
@@ -39,23 +39,36 @@ def main():
     """Measures, prints a line for each, then the ratios asked for."""
     options = parse()
     if INSIDE not in os.environ:
-        subprocess.run(["cargo", "build", "-q", "-p", "l4", "--example", "packet_cost"], cwd=ROOT, check=True)
+        if not cost_program(options).exists():
+            subprocess.run(["cargo", "build", "-q", "--workspace", "--locked", "--example", "packet_cost"], cwd=ROOT, check=True)
         os.environ[INSIDE] = "1"
         os.execvp("unshare", ["unshare", "--net", "--mount", "--propagation", "private", sys.executable, *sys.argv])
     network()
+    rows = run_cost(options, "rows")
+    if options.rows:
+        return report_rows(rows)
     stats = pathlib.Path("/proc/sys/kernel/bpf_stats_enabled")
     was = stats.read_text()
     try:
         stats.write_text("1")
-        lines = run_cost()
+        lines = rows + run_cost(options)
     finally:
         stats.write_text(was)
     nginx = {size: nginx_packets(options, size) for size in (64, 1400)}
     report(lines, nginx)
 
 
+def cost_program(options):
+    """crates/l4/examples/packet_cost.rs, beside the server that is named."""
+    folder = pathlib.Path(options.ironweir).resolve().parent / "examples" if options.ironweir else ROOT / "target/debug/examples"
+    program = folder / "packet_cost"
+    return program if program.exists() else ROOT / "target/debug/examples/packet_cost"
+
+
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--ironweir", help="server whose `examples/packet_cost` is used if there is one beside it; else this tree's is built if it is not there")
+    parser.add_argument("--rows", action="store_true", help="packets in a row only: the program in each mode, and the floor of the machine")
     parser.add_argument("--nginx", default="nginx", help="program to compare with")
     parser.add_argument("--modules", default="/usr/lib/nginx/modules", help="where ngx_stream_module.so is, if it is not built in")
     parser.add_argument("--seconds", type=float, default=5, help="for nginx, each size")
@@ -84,11 +97,11 @@ def network():
     ip("route add default via 10.9.1.254")
 
 
-def run_cost():
+def run_cost(options, *words):
     """The lines of crates/l4/examples/packet_cost.rs."""
-    program = ROOT / "target/debug/examples/packet_cost"
+    program = cost_program(options)
     lines = []
-    with subprocess.Popen([program], stdout=subprocess.PIPE, text=True) as child:
+    with subprocess.Popen([program, *words], stdout=subprocess.PIPE, text=True) as child:
         for line in child.stdout:
             lines.append(json.loads(line))
             print(line.strip(), flush=True)
@@ -195,7 +208,21 @@ def converse(clients, size, seconds):
     return words
 
 
+def report_rows(lines):
+    """What the program costs in a row, beside the floor."""
+    rows = {(l["row"], l["ipv6"], l["flows"], l["bytes"]): l for l in lines if "row" in l}
+    floor = {l["floor"]: l for l in lines if "floor" in l}
+    for (mode, ipv6, flows, size), line in rows.items():
+        few = rows[(mode, ipv6, 1000, size)]["ns"]
+        print(f"{mode}{' IPv6' if ipv6 else ''}, {flows:,} flows, {size} bytes, in a row: {line['ns']} ns (asked for: 150), {line['ns'] / max(few, 1):.2f} of 1,000 flows "
+              f"(asked for: at most 1.30); by the table alone {line['ns_by_table']} ns; a new flow {line['ns_new']} ns")
+    for flows, line in floor.items():
+        print(f"the floor with {flows:,} flows: {line['ns_line']} ns for a word of an array, {line['ns_table']} ns for one look into an LRU table of the kernel's")
+    print(f"load average {os.getloadavg()[0]:.1f} of {os.cpu_count()} CPUs")
+
+
 def report(lines, nginx):
+    report_rows(lines)
     costs = {(l["mode"], l["ipv6"], l["flows"], l["bytes"]): l for l in lines if "mode" in l}
     few, many = costs[("nat", False, 1000, 64)], costs[("nat", False, 1_000_000, 64)]
     row = {l["flows"]: l["program_ns"] for l in lines if l.get("live") == "nat" and l["bytes"] == 64}

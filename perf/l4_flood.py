@@ -39,9 +39,11 @@ stream {{
 def main():
     """Measures each, prints a line, then what was asked for."""
     options = parse()
-    cargo = ["cargo", "build", "-q"] + (["--release"] if options.release else [])
-    subprocess.run([*cargo, "-p", "l4", "--example", "flood"], cwd=ROOT, check=True)
-    subprocess.run([*cargo, "-p", "ironweir"], cwd=ROOT, check=True)
+    cargo = ["cargo", "build", "-q", "--workspace", "--locked"] + (["--release"] if options.release else [])
+    if not flood_program(options).exists():
+        subprocess.run([*cargo, "--example", "flood"], cwd=ROOT, check=True)
+    if not options.ironweir:
+        subprocess.run([*cargo, "--bin", "ironweir"], cwd=ROOT, check=True)
     with tempfile.TemporaryDirectory() as folder:
         os.chmod(folder, 0o755)
         try:
@@ -56,6 +58,7 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--rate", type=int, default=500_000, help="SYNs a second (at most 2,000,000)")
     parser.add_argument("--seconds", type=int, default=4, help="at most 10")
+    parser.add_argument("--ironweir", help="server that is measured; nothing is built but the sender, if it is nowhere")
     parser.add_argument("--release", action="store_true", help="the release build; packets take the same way in both")
     return parser.parse_args()
 
@@ -134,6 +137,16 @@ def build(options):
     return ROOT / "target" / ("release" if options.release else "debug")
 
 
+def server(options):
+    return pathlib.Path(options.ironweir).resolve() if options.ironweir else build(options) / "ironweir"
+
+
+def flood_program(options):
+    """Beside the server that is named, or this tree's."""
+    beside = server(options).parent / "examples/flood"
+    return beside if beside.exists() else build(options) / "examples/flood"
+
+
 def serve(host):
     child = subprocess.Popen(inside(host, sys.executable, str(PEER), "serve", host, "4", str(PORT)), stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
@@ -146,18 +159,18 @@ def measure(options, folder, what):
     if what != "kernel":
         conf = pathlib.Path(folder, "nginx.conf")
         conf.write_text(CONF.format(folder=folder, service=SERVICE))
-        children.append(subprocess.Popen(inside("balancer", str(build(options) / "ironweir"), "-p", folder, "-c", str(conf))))
+        children.append(subprocess.Popen(inside("balancer", str(server(options)), "-p", folder, "-c", str(conf))))
         # To be sent frames by XDP, the other end of a veth pair needs a program of its own.
         if what == "quiet":
             for host in ("client", "server"):
-                on(host, f"{build(options)}/ironweir l4 --pins {folder}/pins-{host} pass eth0")
+                on(host, f"{server(options)} l4 --pins {folder}/pins-{host} pass eth0")
     old, new, more = Asker(), Asker(), Asker()
     try:
         # Until the program is there the ordinary proxy serves.
         wait_for(lambda: more.ask(f"open 1 {SERVICE} {PORT}") in (["server"], ["balancer"]) and (what == "kernel" or counted(folder, what, options, "forwarded") > 0))
         opened = old.ask(f"open {HERE} {SERVICE} {PORT}")
         before = counted(folder, what, options)
-        flood = None if what == "quiet" else subprocess.Popen(inside("attacker", str(build(options) / "examples/flood"), "eth0", mac(), SERVICE, str(PORT), str(options.rate), str(options.seconds)), stdout=subprocess.PIPE, text=True)
+        flood = None if what == "quiet" else subprocess.Popen(inside("attacker", str(flood_program(options)), "eth0", mac(), SERVICE, str(PORT), str(options.rate), str(options.seconds)), stdout=subprocess.PIPE, text=True)
         time.sleep(0.5)
         new.tell(f"rate 50 {options.seconds - 1} {SERVICE} {PORT}")
         talks, begun = [], time.monotonic()
@@ -193,7 +206,7 @@ def counted(folder, what, options, event="cookie"):
         lines = on("balancer", "cat /proc/net/netstat").splitlines()
         names, numbers = lines[0].split(), lines[1].split()
         return int(numbers[names.index("SyncookiesSent")])
-    words = inside("balancer", build(options) / "ironweir", "l4", "--pins", f"{folder}/pins", "--stats")
+    words = inside("balancer", server(options), "l4", "--pins", f"{folder}/pins", "--stats")
     text = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith(event + " ")), 0)
 

@@ -112,7 +112,7 @@ static __noinline __u32 choose(const struct service *s, __u32 id, const struct f
 	who.client = k->src;
 	who.service = id;
 	struct affinity *known = bpf_map_lookup_elem(&affinities, &who);
-	if (known && now - known->last < s->affinity_ns) {
+	if (known && (__s64)(now - known->last) < (__s64)s->affinity_ns) {
 		index = known->real;
 		struct real *r = bpf_map_lookup_elem(&reals, &index);
 		if (r && r->service == id && (r->flags & REAL_USABLE)) {

@@ -84,6 +84,12 @@ static __always_inline __u32 cookie_of(const struct flow_key *k, __u32 first, __
 	return (minute & 31) << 27 | size << 24 | cookie_hash(k, first, minute << 3 | size);
 }
 
+/* By the clock itself: what each CPU remembers of it may be of the minute before. */
+static __always_inline __u32 cookie_minute(void)
+{
+	return bpf_ktime_get_coarse_ns() >> COOKIE_SHIFT;
+}
+
 /* Whether this SYN is to be answered with a cookie: always, or since there have been too many of late. */
 static __noinline int wants_cookie(const struct service *s, __u32 id, __u64 now)
 {
@@ -197,7 +203,7 @@ static __noinline int make_segment(struct xdp_md *ctx, const struct packet *p)
 }
 
 /* The SYN goes back with a cookie. Nothing is kept of it. */
-static __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p, __u64 now)
+static __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 	struct segment *g = blank_segment();
@@ -212,7 +218,7 @@ static __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p, __
 	g->dst = p->key.src;
 	g->sport = p->key.dport;
 	g->dport = p->key.sport;
-	g->seq = cookie_of(&p->key, first, now >> COOKIE_SHIFT, size_of(ctx, p));
+	g->seq = cookie_of(&p->key, first, cookie_minute(), size_of(ctx, p));
 	g->ack = first + 1;
 	g->flags = TCP_SYN | TCP_ACK;
 	g->mss = p->v6 ? COOKIE_MSS6 : COOKIE_MSS4;
@@ -227,7 +233,7 @@ static __noinline int send_cookie(struct xdp_md *ctx, const struct packet *p, __
 }
 
 /* The largest segment that the client named, if what it acknowledges is a cookie of ours; else 0. */
-static __noinline __u32 proved(struct xdp_md *ctx, const struct packet *p, __u64 now)
+static __noinline __u32 proved(struct xdp_md *ctx, const struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
 
@@ -237,7 +243,7 @@ static __noinline __u32 proved(struct xdp_md *ctx, const struct packet *p, __u64
 	if ((void *)(tcp + 1) > end)
 		return 0;
 	__u32 cookie = bpf_ntohl(tcp->ack_seq) - 1, first = bpf_ntohl(tcp->seq) - 1;
-	__u32 minute = now >> COOKIE_SHIFT, age = (minute - (cookie >> 27)) & 31;
+	__u32 minute = cookie_minute(), age = (minute - (cookie >> 27)) & 31;
 	__u32 size = cookie >> 24 & 7;
 	if (age > 1 || cookie_of(&p->key, first, minute - age, size) != cookie)
 		return 0;
@@ -267,15 +273,15 @@ static __always_inline void note_opening(struct xdp_md *ctx, const struct packet
  * Whatever the client sends meanwhile stands for its SYN: its first ACK, or a look whether the window is still closed. One that begins
  * anew gets a cookie anew, and counts from the number that it proves then.
  */
-static __noinline int open_forward(struct xdp_md *ctx, const struct packet *p, const struct flow *f, int begins, __u64 now)
+static __noinline int open_forward(struct xdp_md *ctx, const struct packet *p, const struct flow *f, int begins)
 {
 	struct segment *g;
 	struct hop hop = {};
 	__u32 mss;
 
 	if (begins)
-		return send_cookie(ctx, p, now);
-	mss = proved(ctx, p, now);
+		return send_cookie(ctx, p);
+	mss = proved(ctx, p);
 	if (mss)
 		note_opening(ctx, p, mss);
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;

@@ -37,8 +37,11 @@ static __always_inline int gone(enum event why)
 /* NAT and full NAT, both directions. What cannot leave from here is left to the stack where the stack would take it. */
 static __always_inline int deliver_nat(struct xdp_md *ctx, const struct packet *p, const struct flow *f)
 {
-	struct hop hop = {};
-	int way = known_hop(ctx, p, &f->src, &f->dst, p->length, &hop);
+	struct scratch *d = desk();
+	if (!d)
+		return XDP_DROP;
+	struct hop *hop = &d->hop;
+	int way = known_hop(ctx, p, &f->src, &f->dst, p->length, hop);
 	int stack = f->kind == FLOW_FORWARD && f->mode == MODE_NAT;
 
 	if (way == WAY_NONE)
@@ -48,7 +51,7 @@ static __always_inline int deliver_nat(struct xdp_md *ctx, const struct packet *
 		if (f->kind == FLOW_RETURN)
 			return XDP_PASS;
 		if (p->dont)
-			return answer_too_big(ctx, p, hop.mtu);
+			return answer_too_big(ctx, p, hop->mtu);
 		if (!stack)
 			return gone(EVENT_TOO_BIG);
 	}
@@ -60,27 +63,28 @@ static __always_inline int deliver_nat(struct xdp_md *ctx, const struct packet *
 	}
 	if (rewrite(ctx, p, f, way == WAY_OUT) < 0)
 		return XDP_DROP;
-	return way == WAY_OUT ? leave(ctx, &hop, p->v6) : XDP_PASS;
+	return way == WAY_OUT ? leave(ctx, hop, p->v6) : XDP_PASS;
 }
 
 /* Direct return and tunnels: the packet itself stays as the client sent it. */
 static __noinline int deliver_whole(struct xdp_md *ctx, const struct packet *p, const struct service *s, const struct real *r)
 {
-	struct hop hop = {};
+	struct scratch *d = desk();
 	const struct addr *src;
 	__u32 more;
 	int way, outer6;
 
-	if (!p || !s || !r)
+	if (!p || !s || !r || !d)
 		return XDP_DROP;
+	struct hop *hop = &d->hop;
 	outer6 = s->mode == MODE_DIRECT ? p->v6 : !is4(&r->addr);
 	src = s->mode == MODE_DIRECT ? &p->key.src : outer6 ? &s->tunnel6 : &s->tunnel4;
 	more = overhead(s, r);
 	if (r->mtu && p->length + more > r->mtu)
 		return answer_too_big(ctx, p, r->mtu - more);
-	way = known_hop(ctx, p, src, &r->addr, p->length + more, &hop);
+	way = known_hop(ctx, p, src, &r->addr, p->length + more, hop);
 	if (way == WAY_BIG)
-		return answer_too_big(ctx, p, hop.mtu - more);
+		return answer_too_big(ctx, p, hop->mtu - more);
 	if (way == WAY_STACK)
 		return gone(EVENT_NO_NEIGHBOUR);
 	if (way == WAY_NONE)
@@ -89,7 +93,7 @@ static __noinline int deliver_whole(struct xdp_md *ctx, const struct packet *p, 
 		return XDP_DROP;
 	if (more && (outer6 ? wrap6(ctx, p, s, r) : wrap4(ctx, p, s, r)) < 0)
 		return XDP_DROP;
-	return leave(ctx, &hop, outer6);
+	return leave(ctx, hop, outer6);
 }
 
 static __always_inline int deliver(struct xdp_md *ctx, const struct packet *p, const struct flow *f, const struct service *s,

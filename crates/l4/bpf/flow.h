@@ -3,6 +3,7 @@
 #pragma once
 
 #include "choose.h"
+#include "recent.h"
 
 static __always_inline int returns(const struct flow *f)
 {
@@ -20,23 +21,26 @@ static __always_inline void other_key(struct flow_key *k, const struct flow *f, 
 	k->proto = proto;
 }
 
-static __always_inline struct flow *other_way(const struct flow *f, __u8 proto)
+/* A function of its own, as is what is rare: the stack of all that call each other is 512 bytes. */
+static __noinline struct flow *other_way(const struct flow *f, __u8 proto)
 {
 	struct flow_key k;
 
-	if (!returns(f))
+	if (!f || !returns(f))
 		return 0;
 	other_key(&k, f, proto);
 	return bpf_map_lookup_elem(&flows, &k);
 }
 
-/* Nothing in either direction for the service's time. */
+/* Nothing in either direction for the service's time, and what the index may have kept to itself. */
 static __always_inline int is_idle(const struct flow *f, const struct service *s, __u8 proto, __u64 now)
 {
-	if (!s->idle_ns || (__s64)(now - f->last) <= (__s64)s->idle_ns)
+	__s64 limit = s->idle_ns + recent_ns(s);
+
+	if (!s->idle_ns || (__s64)(now - f->last) <= limit)
 		return 0;
 	const struct flow *other = other_way(f, proto);
-	return !other || (__s64)(now - other->last) > (__s64)s->idle_ns;
+	return !other || (__s64)(now - other->last) > limit;
 }
 
 /* Nothing has come back, where we would have seen it. */

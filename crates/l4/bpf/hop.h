@@ -59,6 +59,23 @@ static __noinline int find_hop(struct xdp_md *ctx, const struct addr *src, const
 	return WAY_STACK;
 }
 
+static __always_inline __u32 hop_place(const struct addr *dst)
+{
+	return ((dst->w[0] ^ dst->w[1] ^ dst->w[2] ^ dst->w[3]) * 0x9e3779b1u) >> 22;
+}
+
+/* The hop to a destination, if this CPU remembers it and a packet of this length fits. */
+static __always_inline const struct hop *hop_at_hand(const struct packet *p, const struct addr *dst, __u32 length)
+{
+	__u32 tick = (p->now >> 20) | 1;
+	__u32 at = hop_place(dst);
+	const struct known_hop *k = bpf_map_lookup_elem(&hops, &at);
+
+	if (!k || !k->tick || tick - k->tick >= HOP_TICKS || length > k->hop.mtu || !same(&k->dst, dst))
+		return 0;
+	return &k->hop;
+}
+
 /*
  * As `find_hop`, but each CPU remembers for a tenth of a second: asking is a third of what a packet costs, and real servers
  * are few. Rules of routing by source address are followed as they were for the first who asked.
@@ -66,20 +83,20 @@ static __noinline int find_hop(struct xdp_md *ctx, const struct addr *src, const
 static __always_inline int known_hop(struct xdp_md *ctx, const struct packet *p, const struct addr *src, const struct addr *dst,
 				     __u32 length, struct hop *hop)
 {
-	__u32 tick = (p->now >> 20) | 1;
-	__u32 at = ((dst->w[0] ^ dst->w[1] ^ dst->w[2] ^ dst->w[3]) * 0x9e3779b1u) >> 22;
-	struct known_hop *k = bpf_map_lookup_elem(&hops, &at);
+	const struct hop *at_hand = hop_at_hand(p, dst, length);
+	__u32 at = hop_place(dst);
 	int way;
 
-	if (k && k->tick && tick - k->tick < HOP_TICKS && length <= k->hop.mtu && same(&k->dst, dst)) {
-		*hop = k->hop;
+	if (at_hand) {
+		*hop = *at_hand;
 		return WAY_OUT;
 	}
 	way = find_hop(ctx, src, dst, length, hop);
-	if (way == WAY_OUT && k) {
+	struct known_hop *k = way == WAY_OUT ? bpf_map_lookup_elem(&hops, &at) : 0;
+	if (k) {
 		k->dst = *dst;
 		k->hop = *hop;
-		k->tick = tick;
+		k->tick = (p->now >> 20) | 1;
 	}
 	return way;
 }

@@ -21,10 +21,37 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 static __always_inline int reset_known(struct xdp_md *ctx, const struct packet *p, struct flow *f)
 {
 	if (!(f->state & FLOW_DEAD)) {
+		struct scratch *d = desk();
 		close_flow(f, other_way(f, p->key.proto), FLOW_DEAD);
 		report_reset(ctx, p, f);
+		recent_put(p->hash, 0);
+		if (d && returns(f)) {
+			other_key(&d->key, f, p->key.proto);
+			recent_forget(&d->key);
+		}
 	}
 	return answer_reset(ctx, p);
+}
+
+static __noinline int deliver_known(struct xdp_md *ctx, const struct packet *p, const struct flow *f, const struct service *s,
+				    const struct real *r)
+{
+	return p && f && s && r ? deliver(ctx, p, f, s, r) : XDP_DROP;
+}
+
+/* Later fragments go where this one goes. */
+static __noinline int note_fragment(const struct packet *p, const struct flow *f)
+{
+	struct fragment_key k = {};
+
+	if (!p || !f)
+		return 0;
+	k.src = p->key.src;
+	k.dst = p->key.dst;
+	k.id = p->fragment_id;
+	k.proto = p->key.proto;
+	bpf_map_update_elem(&fragments, &k, f, BPF_ANY);
+	return 0;
 }
 
 /* A packet of a flow that is in the table. */
@@ -70,15 +97,57 @@ static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct f
 		f->state |= FLOW_ANSWERED;
 	if (tcp && (p->tcp_flags & (TCP_FIN | TCP_RST)))
 		see_end(f, p->key.proto, p->tcp_flags);
-	if (p->fragment == FRAGMENT_FIRST) {
-		struct fragment_key k = { .src = p->key.src, .dst = p->key.dst, .id = p->fragment_id, .proto = p->key.proto };
-		bpf_map_update_elem(&fragments, &k, f, BPF_ANY);
-	}
+	if (p->fragment == FRAGMENT_FIRST)
+		note_fragment(p, f);
+	recent_note(p, f, now);
 	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
 	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
 	if (f->state & FLOW_OPENING)
-		return f->kind == FLOW_FORWARD ? open_forward(ctx, p, f, begins, now) : open_return(ctx, p, f);
-	return deliver(ctx, p, f, s, r);
+		return f->kind == FLOW_FORWARD ? open_forward(ctx, p, f, begins) : open_return(ctx, p, f);
+	return deliver_known(ctx, p, f, s, r);
+}
+
+/*
+ * A packet of a flow that the index of recent flows knows, in the same way as `known` would send it on. What opens, ends or
+ * resets a flow, and a first fragment, goes by the table: RENEW.
+ */
+static __noinline int recent_known(struct xdp_md *ctx, struct packet *p, __u64 word, __u64 now)
+{
+	__u32 id = RECENT_SERVICE(word), index = RECENT_REAL(word);
+	struct scratch *d = desk();
+	struct service *s = bpf_map_lookup_elem(&services, &id);
+	struct real *r = bpf_map_lookup_elem(&reals, &index);
+
+	if (!d || !p || !s || !r || !s->used || r->service != id || s->mode != RECENT_MODE(word))
+		return RENEW;
+	__u64 age = recent_age(word, now);
+	int begins = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
+	if (!(word & RECENT_RETURN) && !begins && !(r->flags & REAL_RESET) && (!s->idle_ns || age <= s->idle_ns))
+		p->known_real = index + 1;
+	int back = (word & RECENT_RETURN) != 0, nat = s->mode == MODE_NAT;
+	if (age > recent_ns(s) || (r->flags & REAL_RESET) || (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) ||
+	    p->fragment != FRAGMENT_NONE || p->ttl <= 1)
+		return RENEW;
+	const struct hop *hop = 0;
+	if (nat || s->mode == MODE_DIRECT) {
+		hop = hop_at_hand(p, back ? &p->key.dst : &r->addr, p->length);
+		if (!hop || (r->mtu && !nat))
+			return RENEW;
+	}
+	count(back ? EVENT_RETURNED : EVENT_FORWARDED);
+	count_frame(index, p, !back, 0);
+	if (!hop)
+		return deliver_whole(ctx, p, s, r);
+	if (!nat)
+		return lose_hop(ctx, p) < 0 ? XDP_DROP : leave(ctx, hop, p->v6);
+	struct flow *f = &d->forward;
+	f->kind = back ? FLOW_RETURN : FLOW_FORWARD;
+	f->state = 0;
+	f->src = back ? s->addr : p->key.src;
+	f->sport = back ? s->port : p->key.sport;
+	f->dst = back ? p->key.dst : r->addr;
+	f->dport = back ? p->key.dport : r->port;
+	return rewrite(ctx, p, f, 1) < 0 ? XDP_DROP : leave(ctx, hop, p->v6);
 }
 
 /* A later fragment goes where the first one went. */
@@ -93,7 +162,7 @@ static __noinline int later_fragment(struct xdp_md *ctx, const struct packet *p,
 	k.id = p->fragment_id;
 	k.proto = p->key.proto;
 	struct flow *f = bpf_map_lookup_elem(&fragments, &k);
-	if (!f || now - f->last > FRAGMENT_NS) {
+	if (!f || (__s64)(now - f->last) > (__s64)FRAGMENT_NS) {
 		count(EVENT_FRAGMENT);
 		return XDP_PASS;
 	}
@@ -104,7 +173,7 @@ static __noinline int later_fragment(struct xdp_md *ctx, const struct packet *p,
 		return XDP_PASS;
 	count(f->kind == FLOW_FORWARD ? EVENT_FORWARDED : EVENT_RETURNED);
 	count_frame(index, p, f->kind == FLOW_FORWARD, 0);
-	return deliver(ctx, p, f, s, r);
+	return deliver_known(ctx, p, f, s, r);
 }
 
 /* What a flow to this real server becomes, but for full NAT's own source. */
@@ -185,18 +254,22 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 	__u32 mss = 0;
 	if (s->cookies && p->key.proto == IPPROTO_TCP && p->fragment == FRAGMENT_NONE) {
 		if (opens && s->slots && wants_cookie(s, id, now))
-			return send_cookie(ctx, p, now);
+			return send_cookie(ctx, p);
 		if (!opens)
-			mss = proved(ctx, p, now);
+			mss = proved(ctx, p);
 		opens |= mss != 0;
 	}
+	/* The table had to let the flow go for another one, but it had a packet a moment ago. */
+	__u32 index = p->known_real - 1;
+	struct real *was = p->known_real ? bpf_map_lookup_elem(&reals, &index) : 0;
+	if (!was || was->service != id || s->mode == MODE_FULL_NAT)
+		index = NOBODY;
 	/* Of a flow that another balancer began, only a hash tells where it is. */
-	if (!opens && (s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)) {
+	if (!opens && index == NOBODY && (s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)) {
 		count(EVENT_NO_FLOW);
 		return XDP_PASS;
 	}
-	__u32 index = NOBODY;
-	if ((s->flags & SERVICE_QUIC) && p->key.proto == IPPROTO_UDP)
+	if (index == NOBODY && (s->flags & SERVICE_QUIC) && p->key.proto == IPPROTO_UDP)
 		index = choose_quic(ctx, p, id);
 	if (index == NOBODY)
 		index = choose(s, id, &p->key, now);
@@ -212,6 +285,7 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 		other_key(&d->key, &d->forward, p->key.proto);
 		back_of(&d->back, &d->forward, &p->key);
 		bpf_map_update_elem(&flows, &d->key, &d->back, BPF_ANY);
+		recent_forget(&d->key);
 	}
 	bpf_map_update_elem(&flows, &p->key, &d->forward, BPF_ANY);
 	d->packet.made = 1;
@@ -282,6 +356,7 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 		return XDP_PASS;
 	if (!forward) {
 		bpf_map_update_elem(&flows, turned, f, BPF_NOEXIST);
+		recent_forget(turned);
 		__u64 *n = bpf_map_lookup_elem(&active, &index);
 		if (n)
 			__sync_fetch_and_add(n, 1);
@@ -295,47 +370,49 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 static __noinline int icmp_error(struct xdp_md *ctx, const struct packet *p, __u64 now)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
-	struct flow_key quoted = {}, k = {};
 	struct service_key who = {};
 	struct scratch *d = desk();
 	__u32 at, ports = 0, id, index;
 
 	if (!p || !d)
 		return XDP_PASS;
+	struct flow_key *quoted = &d->quoted, *k = &d->key;
+	__builtin_memset(k, 0, sizeof(*k));
+	__builtin_memset(quoted, 0, sizeof(*quoted));
 	__u8 *icmp = data + OFFSET(p->l4);
 	if (icmp + 8 > (__u8 *)end || !is_error(p->v6, icmp[0]))
 		return XDP_PASS;
 	at = p->l4 + 8;
-	if (quoted_ip(data, end, at, p->v6, &quoted, &ports) < 0)
+	if (quoted_ip(data, end, at, p->v6, quoted, &ports) < 0)
 		return XDP_PASS;
-	if (quoted.proto == IPPROTO_IPIP || quoted.proto == IPPROTO_IPV6)
-		return learn_mtu(ctx, p, ports, quoted.proto);
-	if (quoted_ports(data, end, ports, &quoted) < 0)
+	if (quoted->proto == IPPROTO_IPIP || quoted->proto == IPPROTO_IPV6)
+		return learn_mtu(ctx, p, ports, quoted->proto);
+	if (quoted_ports(data, end, ports, quoted) < 0)
 		return XDP_PASS;
-	k.src = quoted.dst;
-	k.dst = quoted.src;
-	k.sport = quoted.dport;
-	k.dport = quoted.sport;
-	k.proto = quoted.proto;
-	struct flow *f = bpf_map_lookup_elem(&flows, &k);
+	k->src = quoted->dst;
+	k->dst = quoted->src;
+	k->sport = quoted->dport;
+	k->dport = quoted->sport;
+	k->proto = quoted->proto;
+	struct flow *f = bpf_map_lookup_elem(&flows, k);
 	if (f && f->kind == FLOW_STRANGER)
 		return XDP_PASS;
 	if (!f) {
-		who.addr = k.dst;
-		who.port = k.dport;
-		who.proto = k.proto;
+		who.addr = k->dst;
+		who.port = k->dport;
+		who.proto = k->proto;
 		__u32 *known_id = bpf_map_lookup_elem(&service_ids, &who);
 		if (!known_id)
-			return k.proto == IPPROTO_UDP ? learn_mtu(ctx, p, ports, IPPROTO_UDP) : XDP_PASS;
+			return k->proto == IPPROTO_UDP ? learn_mtu(ctx, p, ports, IPPROTO_UDP) : XDP_PASS;
 		id = *known_id;
 		struct service *s = bpf_map_lookup_elem(&services, &id);
 		if (!s || !s->used || s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)
 			return XDP_PASS;
-		index = choose_slot(s, id, &k);
+		index = choose_slot(s, id, k);
 		struct real *r = bpf_map_lookup_elem(&reals, &index);
 		if (!r)
 			return XDP_PASS;
-		aim(&d->forward, &k, s, id, r, index, now);
+		aim(&d->forward, k, s, id, r, index, now);
 		f = &d->forward;
 	}
 	id = f->service;
@@ -352,30 +429,21 @@ static __noinline int icmp_error(struct xdp_md *ctx, const struct packet *p, __u
 	return pass_error(ctx, p, f, at, ports);
 }
 
-static __always_inline int handle(struct xdp_md *ctx)
+/* The way of a packet that the index of recent flows does not send on: by the table, or to a new entry in it. */
+static __noinline int by_table(struct xdp_md *ctx, struct packet *p, __u64 now)
 {
-	struct scratch *d = desk();
 	struct service_key who = {};
 	int verdict = RENEW;
-	__u64 now;
 
-	if (!d)
-		return XDP_PASS;
-	struct packet *p = &d->packet;
-	__builtin_memset(p, 0, sizeof(*p));
-	int what = parse(ctx, p);
-	if (what == PARSED_PASS)
-		return XDP_PASS;
-	/* The tick's time, a few ms old at most, costs a tenth of the exact one. */
-	now = bpf_ktime_get_coarse_ns();
-	p->now = now;
-	if (what == PARSED_ICMP)
-		return icmp_error(ctx, p, now);
-	if (p->fragment == FRAGMENT_LATER)
-		return later_fragment(ctx, p, now);
+	if (!p)
+		return XDP_DROP;
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->key);
-	if (f)
+	if (f) {
+		p->known_real = 0;
 		verdict = known(ctx, p, f, now);
+	} else {
+		recent_put(p->hash, 0);
+	}
 	if (verdict != RENEW)
 		return verdict;
 	if (f)
@@ -390,6 +458,44 @@ static __always_inline int handle(struct xdp_md *ctx)
 	f = bpf_map_lookup_elem(&flows, &p->key);
 	verdict = f ? known(ctx, p, f, now) : XDP_DROP;
 	return verdict == RENEW ? XDP_PASS : verdict;
+}
+
+static __always_inline int handle(struct xdp_md *ctx)
+{
+	struct scratch *d = desk();
+	int verdict = RENEW;
+	__u64 now;
+
+	if (!d)
+		return XDP_PASS;
+	struct packet *p = &d->packet;
+	__builtin_memset(p, 0, sizeof(*p));
+	int what = parse(ctx, p);
+	/* Here all ways of parsing are one again: what they found is read back, and the verifier looks at the rest once, not for each. */
+	asm volatile("" : "+r"(p) : : "memory");
+	if (what == PARSED_PASS)
+		return XDP_PASS;
+	/* The coarse clock goes by ticks, and this one's is known: it is asked once in each. */
+	__u64 tick = bpf_jiffies64();
+	if (d->jiffies != tick || !d->now) {
+		d->jiffies = tick;
+		d->now = bpf_ktime_get_coarse_ns();
+	}
+	now = d->now;
+	p->now = now;
+	if (what == PARSED_ICMP)
+		return icmp_error(ctx, p, now);
+	if (p->fragment == FRAGMENT_LATER)
+		return later_fragment(ctx, p, now);
+	struct recent_keys *n = recent_keys_now();
+	if (!n)
+		return XDP_PASS;
+	p->hash = recent_hash(n, &p->key, p->v6);
+	struct recent_line *line = recent_line(n, p->hash);
+	__u64 word = line ? recent_word(line, p->hash) : 0;
+	if (word)
+		verdict = recent_known(ctx, p, word, now);
+	return verdict == RENEW ? by_table(ctx, p, now) : verdict;
 }
 
 SEC("xdp")

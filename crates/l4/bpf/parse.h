@@ -47,6 +47,8 @@ struct fragment_header {
 struct packet {
 	struct flow_key key;
 	__u64 now;
+	__u64 hash;     /* in the index of recent flows */
+	__u32 known_real; /* the real server that the index knows for it, and one; 0: none */
 	__u32 frame;    /* bytes of the frame */
 	__u32 fragment_id;
 	__u16 length;   /* bytes of the IP packet */
@@ -75,8 +77,10 @@ struct segment {
 struct scratch {
 	struct packet packet;
 	struct flow forward, back;
-	struct flow_key key;
+	struct flow_key key, quoted;
+	struct hop hop;
 	struct segment segment;
+	__u64 jiffies, now; /* the tick, and the coarse clock when it began */
 };
 
 struct {

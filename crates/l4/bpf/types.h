@@ -203,6 +203,18 @@ struct secret {
 	__u64 k0, k1;
 };
 
+/* A line of the processor's cache in the index of recent flows: four entries of two words each. */
+struct recent_line {
+	__u64 w[8];
+};
+
+/* What the index of recent flows is hashed with: nobody else may know it. New keys are an empty index. */
+struct recent_keys {
+	__u64 keys[22];
+	__u32 lines; /* of `recent`; 0: there is no index yet */
+	__u32 zero;
+};
+
 #define SIZE_BUCKETS 8
 /* Upper bounds, exclusive, of the first seven buckets: bytes of a frame. */
 #define SIZE_BOUNDS { 75, 128, 256, 512, 1024, 1280, 1515 }

@@ -2,12 +2,14 @@
 //! `BPF_PROG_TEST_RUN` for each mode, the growth from 1,000 flows to 1,000,000, and packets for a second of CPU on the whole
 //! way out. Prints a line of JSON for each.
 //!
-//! One run for each packet, since the program changes the frame and a second run would see another; what a run costs that
-//! does nothing (`ironweir_pass`) is taken off. Medians: what else the machine does is in none of them.
+//! *One by one*: a run for each packet, with a system call before it that leaves caches cold; what a run costs that does nothing
+//! (`ironweir_pass`) is taken off. *In a row*: the kernel runs `ironweir_round` many times, which makes the frame anew and calls the
+//! program; the same with a program that only answers XDP_TX is taken off. Medians: what else the machine does is in none of them.
+//! Beside it the floor: one look into an LRU table of the kernel's that is as large, and one word of an array as large as the index.
 
-use aya::Ebpf;
-use aya::maps::Array;
-use aya::programs::{TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
+use aya::maps::{Array, MapData, ProgramArray};
+use aya::programs::{ProgramFd, TestRun, TestRunAttrs, TestRunOptions, Xdp, XdpMode};
+use aya::{Ebpf, EbpfLoader};
 use l4::Plan;
 use l4::kernel::Kernel;
 use serde_json::json;
@@ -111,6 +113,112 @@ fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
     let line = json!({"mode": mode, "ipv6": v6, "flows": flows, "bytes": size, "ns": median(known).saturating_sub(idle),
         "ns_new": median(news).saturating_sub(idle), "table_mb": memory / 1_000_000});
     println!("{line}");
+}
+
+/// Packets in a row, and how many such rows.
+const ROW: u32 = 200_000;
+const ROWS: usize = 9;
+/// Bytes of `struct round` in `bpf/measure.bpf.c`, and of the headers in it.
+const ROUND: usize = 100;
+const ROUND_HEADERS: usize = 76;
+/// Places in `targets`.
+const SUBJECT: u32 = 0;
+const NOTHING: u32 = 1;
+
+/// Frames made in the kernel, for a program that is called with each.
+struct Rounds {
+    ebpf: Ebpf,
+    rounds: Array<MapData, [u8; ROUND]>,
+    targets: ProgramArray<MapData>,
+    flows: u32,
+    size: usize,
+    v6: bool,
+}
+
+impl Rounds {
+    fn new(flows: u32, size: usize, v6: bool) -> Rounds {
+        let mut loader = EbpfLoader::new();
+        loader.map_max_entries("floor_flows", flows * 2).map_max_entries("floor_lines", flows.div_ceil(2));
+        let mut ebpf = loader.load(MEASURE).expect("the programs load");
+        let rounds = ebpf.take_map("rounds").expect("it is there").try_into().expect("an array");
+        let targets = ebpf.take_map("targets").expect("it is there").try_into().expect("an array of programs");
+        let mut all = Rounds { ebpf, rounds, targets, flows, size, v6 };
+        all.load("ironweir_round");
+        let nothing = all.load("ironweir_tx");
+        all.targets.set(NOTHING, &nothing, 0).expect("it has the place");
+        all
+    }
+
+    fn load(&mut self, name: &str) -> ProgramFd {
+        let program: &mut Xdp = self.ebpf.program_mut(name).expect("it is there").try_into().expect("it is XDP");
+        program.load().expect("the verifier takes it");
+        program.fd().expect("it is loaded").try_clone().expect("a descriptor is to be had")
+    }
+
+    fn set(&mut self, program: &ProgramFd) {
+        self.targets.set(SUBJECT, program, 0).expect("it has the place");
+    }
+
+    /// Mean ns of so many packets.
+    fn run(&mut self, target: u32, packets: u32, flags: u8, in_order: bool) -> u64 {
+        let frame = frame(0, flags, self.v6, self.size);
+        let mut round = frame[..if self.v6 { 74 } else { 54 }].to_vec();
+        round.resize(ROUND_HEADERS, 0);
+        for word in [frame.len() as u32, self.flows, 0, target, u32::from(self.v6), u32::from(in_order)] {
+            round.extend(word.to_ne_bytes());
+        }
+        self.rounds.set(0, <[u8; ROUND]>::try_from(round).expect("100 bytes"), 0).expect("it has one place");
+        let mut options = TestRunOptions::new();
+        options.data_in = Some(&frame);
+        options.repeat = packets;
+        let program: &mut Xdp =
+            self.ebpf.program_mut("ironweir_round").expect("it is there").try_into().expect("it is XDP");
+        let result = program.test_run(options).expect("the kernel runs the program");
+        assert!(matches!(result.return_value, 3 | 4), "the packets are sent on, not {}", result.return_value);
+        result.duration.as_nanos() as u64
+    }
+
+    /// Median ns of a packet, less what making it costs.
+    fn cost(&mut self) -> u64 {
+        let nothing = median((0..ROWS).map(|_| self.run(NOTHING, ROW, 0x10, false)).collect());
+        median((0..ROWS).map(|_| self.run(SUBJECT, ROW, 0x10, false)).collect()).saturating_sub(nothing)
+    }
+}
+
+/// Packets in a row, each of another flow: with the index of recent flows, and by the table alone.
+fn row(mode: &str, v6: bool, flows: u32, size: usize) {
+    let plan = plan(mode, v6, flows.max(1000));
+    let mut kernel = Kernel::load(&plan, None).expect("the program loads");
+    l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
+    let program = kernel.program().expect("it is loaded").fd().expect("it is loaded").try_clone();
+    let mut rounds = Rounds::new(flows, size, v6);
+    rounds.set(&program.expect("a descriptor is to be had"));
+    let new = rounds.run(SUBJECT, flows, 2, true);
+    rounds.run(SUBJECT, flows, 0x10, true);
+    let known = rounds.cost();
+    let nothing = median((0..ROWS).map(|_| rounds.run(NOTHING, ROW, 0x10, false)).collect());
+    let mut by_table = Vec::new();
+    for _ in 0..ROWS {
+        l4::forget_recent(&mut kernel.maps).expect("the kernel gives random bytes");
+        by_table.push(rounds.run(SUBJECT, ROW.min(flows), 0x10, false));
+    }
+    let line = json!({"row": mode, "ipv6": v6, "flows": flows, "bytes": size, "ns": known,
+        "ns_by_table": median(by_table).saturating_sub(nothing), "ns_new": new.saturating_sub(nothing)});
+    println!("{line}");
+}
+
+/// What a look costs that no table can do without.
+fn floor(flows: u32) {
+    let mut rounds = Rounds::new(flows, 64, false);
+    let fill = rounds.load("ironweir_floor_fill");
+    rounds.set(&fill);
+    rounds.run(SUBJECT, flows, 0x10, true);
+    let table = rounds.load("ironweir_floor_table");
+    rounds.set(&table);
+    let table = rounds.cost();
+    let line = rounds.load("ironweir_floor_line");
+    rounds.set(&line);
+    println!("{}", json!({"floor": flows, "ns_table": table, "ns_line": rounds.cost()}));
 }
 
 /// Flows that are looked at when real servers come and go, and how many real servers there are.
@@ -247,7 +355,28 @@ fn kernel_stats() -> (u64, u64) {
     (sum("run_time_ns"), sum("run_cnt"))
 }
 
+fn rows() {
+    for flows in [1000, 100_000, 1_000_000] {
+        floor(flows);
+    }
+    for mode in MODES {
+        row(mode, false, 1000, 64);
+    }
+    row("nat", true, 1000, 64);
+    row("nat", false, 1000, 1400);
+    for flows in [100_000, 1_000_000] {
+        for mode in ["nat", "direct"] {
+            row(mode, false, flows, 64);
+        }
+    }
+}
+
 fn main() {
+    // What is counted for `live` would be in each row, too.
+    if std::env::args().any(|word| word == "rows") {
+        rows();
+        return;
+    }
     let idle = nothing();
     println!("{}", json!({"nothing_ns": idle}));
     for mode in MODES {

@@ -3,8 +3,8 @@
 
 use crate::kernel::{Maps, Place, chain};
 use crate::layout::{
-    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, Secret, Service, ServiceKey, choice, real_flag,
-    service_flag,
+    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, RecentKeys, Secret, Service, ServiceKey, choice,
+    real_flag, service_flag,
 };
 use crate::plan::{
     Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,
@@ -20,12 +20,17 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
         return Err(problems.join("\n"));
     }
     put_secret(maps)?;
+    if !maps.recent_begun {
+        forget_recent(maps)?;
+    }
     let mut state = State::read(maps)?;
     let wanted: HashSet<ServiceKey> = plan.services.iter().map(key_of).collect();
     maps.known_reals.clear();
     for (key, id) in state.ids.clone() {
         if !wanted.contains(&key) {
             state.remove(maps, key, id)?;
+            // Its number may be another's from now on.
+            forget_recent(maps)?;
         }
     }
     let sources = put_sources(maps, plan)?;
@@ -53,12 +58,28 @@ fn put_secret(maps: &mut Maps) -> Result<(), String> {
     if maps.secrets.get(&0, 0).map_err(|e| chain(&e))?.iter().any(|byte| *byte != 0) {
         return Ok(());
     }
-    let mut secret = [0; Secret::SIZE];
-    let got = rustix::rand::getrandom(&mut secret[..], rustix::rand::GetRandomFlags::empty());
-    if got.map_err(|e| format!("no secret for SYN cookies: {e}"))? != Secret::SIZE {
-        return Err("no secret for SYN cookies".to_owned());
-    }
+    let secret: [u8; Secret::SIZE] = random()?;
     maps.secrets.set(0, secret, 0).map_err(|e| chain(&e))
+}
+
+/// Empties the index of recent flows, by new keys: nothing in it is found any more, and packets go by the table until it is filled anew.
+pub fn forget_recent(maps: &mut Maps) -> Result<(), String> {
+    let Some(map) = &mut maps.recent_keys else { return Ok(()) };
+    let mut keys = RecentKeys::decode(&random()?);
+    (keys.lines, keys.zero) = (maps.recent_lines, 0);
+    map.set(0, keys.encode(), 0).map_err(|e| chain(&e))?;
+    maps.recent_begun = true;
+    Ok(())
+}
+
+/// Bytes that nobody can foresee.
+fn random<const N: usize>() -> Result<[u8; N], String> {
+    let mut bytes = [0; N];
+    match rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty()) {
+        Ok(got) if got == N => Ok(bytes),
+        Ok(got) => Err(format!("the kernel gave {got} random bytes of {N}")),
+        Err(e) => Err(format!("the kernel gives no random bytes: {e}")),
+    }
 }
 
 fn key_of(service: &VirtualServer) -> ServiceKey {

@@ -3,7 +3,9 @@
 
 use crate::fill::clear_counters;
 use crate::kernel::{Kernel, Maps, chain};
-use crate::layout::{Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag};
+use crate::layout::{
+    Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag, recent_ns,
+};
 use crate::tables::now_ns;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::{HashMap, HashSet};
@@ -130,6 +132,7 @@ impl Keeper {
             let (flow, proto) = (Flow::decode(&bytes), FlowKey::decode(&key).proto);
             let idle = Duration::from_nanos(now.saturating_sub(flow.last));
             let limit = services.get(usize::from(flow.service)).filter(|s| s.used == 1).map_or(0, |s| s.idle_ns);
+            let limit = if limit == 0 { 0 } else { limit.saturating_add(recent_ns(limit)) };
             let limit = if limit == 0 { Duration::MAX } else { Duration::from_nanos(limit) };
             let ended = flow.state & flow_state::CLOSED != 0 && flow.state & flow_state::DEAD == 0;
             let keep = if ended {

@@ -3,7 +3,7 @@
 
 use crate::layout::{
     Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
-    Secret, Service, ServiceKey,
+    RecentKeys, Secret, Service, ServiceKey,
 };
 use crate::plan::{Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
@@ -21,6 +21,9 @@ static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/l4.o");
 static OTHERS: &[u8] = aya::include_bytes_aligned!("../bpf/decap.o");
 /// Destinations whose next hop each CPU remembers (`HOPS`): the program's, and not to be changed here.
 const HOPS: u32 = 1024;
+/// Entries in a line of the index of recent flows (`RECENT_WAYS`), and its fewest lines.
+const RECENT_WAYS: u32 = 4;
+const RECENT_MIN: u32 = 256;
 const PROGRAM_NAME: &str = "ironweir_l4";
 /// Changes with `types.h`, so that no process reads maps of another version's layout.
 const LAYOUT: &str = "v2";
@@ -59,6 +62,12 @@ pub struct Maps {
     pub counters: PerCpuArray<MapData, [u8; Counters::SIZE]>,
     /// What SYN cookies are made with.
     pub secrets: Array<MapData, [u8; Secret::SIZE]>,
+    /// What the index of recent flows is hashed with; none with the maps of a version that has no such index.
+    pub recent_keys: Option<Array<MapData, [u8; RecentKeys::SIZE]>>,
+    /// Lines of that index.
+    pub recent_lines: u32,
+    /// This process has given it keys.
+    pub recent_begun: bool,
     /// Counters of the whole.
     pub events: PerCpuArray<MapData, u64>,
     /// Entries that `flows` has room for.
@@ -88,6 +97,9 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
         ("quic_ids", REALS_MAX),
         ("sources", SOURCES_MAX),
         ("flows", flows),
+        // Four entries of the index to a line.
+        ("recent", (flows / RECENT_WAYS).max(RECENT_MIN)),
+        ("recent_keys", 1),
         ("fragments", (flows / 16).max(1024)),
         ("affinities", (flows / 4).max(1024)),
         ("events", crate::layout::EVENTS.len() as u32),
@@ -287,8 +299,15 @@ impl Maps {
             Map::LruHashMap(data) => data.info().map_err(|e| chain(&e))?.max_entries(),
             _ => 0,
         };
+        let recent_lines = match map("recent") {
+            Ok(Map::Array(data)) => data.info().map_err(|e| chain(&e))?.max_entries(),
+            _ => 0,
+        };
         Ok(Maps {
             flow_room,
+            recent_lines,
+            recent_begun: false,
+            recent_keys: map("recent_keys").ok().and_then(|keys| keys.try_into().ok()),
             known_rings: std::collections::HashMap::new(),
             known_reals: std::collections::HashMap::new(),
             service_ids: take!("service_ids"),

@@ -19,7 +19,7 @@ pub mod routes;
 pub mod runner;
 pub mod tables;
 
-pub use fill::apply;
+pub use fill::{apply, forget_recent};
 pub use plan::Plan;
 pub use report::Report;
 pub use runner::Runner;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 /// Flows that fit into the table unless the plan says otherwise. A flow of NAT takes two entries.
 const FLOWS: u32 = 1 << 20;
-/// More than this no table is made for: 16 million flows take 5 GB.
+/// More than this no table is made for: 16 million flows take 6 GB.
 const FLOWS_MAX: u32 = 1 << 24;
 /// Virtual servers that fit into the maps: each has room for a Maglev table of its own (262 kB).
 pub const SERVICES_MAX: u32 = 64;

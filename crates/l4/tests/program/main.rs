@@ -75,6 +75,7 @@ fn forget(kernel: &mut Kernel, model: &mut Model, tuple: &Tuple) {
             kernel.maps.flows.insert(key, flow.encode(), 0).unwrap();
         }
     }
+    l4::forget_recent(&mut kernel.maps).unwrap();
 }
 
 #[test]
@@ -142,5 +143,52 @@ fn the_program_sends_what_the_model_says_and_nothing_else() {
         let bytes = kernel.maps.flows.get(&key(tuple), 0).unwrap_or_else(|_| panic!("{tuple:?} is not in the table"));
         let flow = Flow::decode(&bytes);
         assert_eq!((flow.src.ip(), flow.dst.ip()), (entry.becomes.src, entry.becomes.dst), "{tuple:?}");
+    }
+}
+
+/// A segment of a client's flow, or what the program sent on, as it would come.
+fn segment(client: u16, flags: u8) -> Vec<u8> {
+    let (src, dst) = ([198, 51, 100, 7].into(), [10, 9, 0, 1].into());
+    let tuple = Tuple { src, dst, sport: client, dport: 81, proto: 6 };
+    let mut tcp = [client.to_be_bytes(), [0, 81]].concat();
+    tcp.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+    model::frame([2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 0xfe], &tuple, 64, &tcp)
+}
+
+#[test]
+fn a_flow_that_the_full_table_let_go_stays_with_its_real_server() {
+    if !namespace::enter("a_flow_that_the_full_table_let_go_stays_with_its_real_server") {
+        return;
+    }
+    let plan = Plan::read(generate::PLAN).unwrap();
+    let _network = namespace::Network::make(&plan);
+    let mut kernel = Kernel::load(&plan, None).unwrap();
+    l4::apply(&mut kernel.maps, &plan).unwrap();
+    let place = |verdict: Verdict| match verdict {
+        Verdict::Out(frame) => frame[30..34].to_vec(),
+        other => panic!("not sent on: {}", show(&other)),
+    };
+    // In turns: nothing but what is remembered tells where a flow is.
+    for client in 2000..2020 {
+        let was = place(run(&mut kernel, &segment(client, 2)));
+        let keys: Vec<_> = kernel.maps.flows.keys().map(|k| k.unwrap()).collect();
+        keys.iter().for_each(|k| kernel.maps.flows.remove(k).unwrap());
+        assert_eq!(place(run(&mut kernel, &segment(client, 0x10))), was, "by the index alone");
+        assert_eq!(kernel.maps.flows.keys().count(), 0);
+        // FIN goes by the table, which gets the flow again.
+        assert_eq!(place(run(&mut kernel, &segment(client, 0x11))), was, "by the table");
+        assert_eq!(kernel.maps.flows.keys().count(), 2);
+        l4::forget_recent(&mut kernel.maps).unwrap();
+        assert_eq!(place(run(&mut kernel, &segment(client, 0x10))), was, "without the index");
+        kernel
+            .maps
+            .flows
+            .keys()
+            .map(|k| k.unwrap())
+            .collect::<Vec<_>>()
+            .iter()
+            .for_each(|k| kernel.maps.flows.remove(k).unwrap());
+        l4::forget_recent(&mut kernel.maps).unwrap();
+        assert!(matches!(run(&mut kernel, &segment(client, 0x10)), Verdict::Pass(_)), "nobody knows the flow any more");
     }
 }

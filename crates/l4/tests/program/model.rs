@@ -57,6 +57,23 @@ pub(crate) struct Entry {
     pub(crate) answered: bool,
 }
 
+impl Entry {
+    /// Of a flow that begins.
+    fn forward(becomes: Tuple, service: usize, real: usize) -> Entry {
+        let kind = Kind::Forward;
+        Entry { kind, becomes, service, real, fin: false, closed: false, dead: false, idle: false, answered: false }
+    }
+}
+
+/// What a packet to this real server becomes, but for full NAT's own source.
+fn aimed(s: &VirtualServer, real: usize, key: Tuple) -> Tuple {
+    if !s.mode.rewrites() {
+        return key;
+    }
+    let address = s.reals[real].address;
+    Tuple { dst: address.ip(), dport: address.port(), ..key }
+}
+
 pub(crate) struct Model {
     pub(crate) plan: Plan,
     rings: Vec<Vec<u32>>,

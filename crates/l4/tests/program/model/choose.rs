@@ -1,7 +1,7 @@
 //! Which real server a new flow gets, and what its packets become. Before: `model`.
 
 use super::frames::{ACK, Packet, RST, SYN, TCP, UDP, be16, mapped};
-use super::{Entry, Kind, Model, Tuple, Verdict, other_key, turned};
+use super::{Entry, Kind, Model, Tuple, Verdict, aimed, other_key, turned};
 use l4::plan::{Choice, Mode, VirtualServer};
 use std::net::IpAddr;
 
@@ -84,25 +84,12 @@ impl Model {
             return Err(pass());
         }
         let real = self.quic(frame, p, &s).or_else(|| self.choose(service, &p.tuple)).ok_or_else(pass)?;
-        let mut becomes = p.tuple;
-        if s.mode.rewrites() {
-            (becomes.dst, becomes.dport) = (s.reals[real].address.ip(), s.reals[real].address.port());
-        }
+        let mut becomes = aimed(&s, real, p.tuple);
         if s.mode == Mode::FullNat {
             let own = self.take_source(service, &p.tuple, &becomes).ok_or(Verdict::Drop)?;
             (becomes.src, becomes.sport) = own;
         }
-        let entry = Entry {
-            kind: Kind::Forward,
-            becomes,
-            service,
-            real,
-            fin: false,
-            closed: false,
-            dead: false,
-            idle: false,
-            answered: false,
-        };
+        let entry = Entry::forward(becomes, service, real);
         self.insert_back(&entry, &p.tuple);
         self.flows.insert(p.tuple, entry);
         *self.active.entry((service, real)).or_default() += 1;
@@ -167,17 +154,7 @@ impl Model {
             proto: p.tuple.proto,
         };
         let becomes = turned(&p.tuple);
-        let mut entry = Entry {
-            kind: Kind::Forward,
-            becomes,
-            service,
-            real,
-            fin: false,
-            closed: false,
-            dead: false,
-            idle: false,
-            answered: false,
-        };
+        let mut entry = Entry::forward(becomes, service, real);
         if p.tuple.proto == TCP && p.flags & SYN != 0 {
             if p.flags & ACK != 0 {
                 entry.kind = Kind::Stranger;

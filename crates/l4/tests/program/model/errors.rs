@@ -1,7 +1,7 @@
 //! ICMP errors: passed on with what they quote changed back; path MTU of tunnels learned. Before: `model`.
 
 use super::frames::{Packet, TCP, UDP, be16, ip4, ip6, is_mapped, lose_hop, octets, patch, set_addresses};
-use super::{Entry, Kind, Model, Tuple, Verdict, turned};
+use super::{Entry, Kind, Model, Tuple, Verdict, aimed, turned};
 use l4::plan::{Choice, Mode};
 
 impl Model {
@@ -38,21 +38,8 @@ impl Model {
                     return pass;
                 }
                 let Some(real) = self.choose_slot(service, &key) else { return pass };
-                let mut becomes = key;
-                if s.mode.rewrites() {
-                    (becomes.dst, becomes.dport) = (s.reals[real].address.ip(), s.reals[real].address.port());
-                }
-                Entry {
-                    kind: Kind::Forward,
-                    becomes,
-                    service,
-                    real,
-                    fin: false,
-                    closed: false,
-                    dead: false,
-                    idle: false,
-                    answered: false,
-                }
+                let becomes = aimed(&s, real, key);
+                Entry::forward(becomes, service, real)
             }
         };
         if p.ttl <= 1 {
