@@ -505,3 +505,39 @@ fn without_a_cache_programs_are_read_anew() {
     std::fs::write(server.dir().join("html/t.lua"), "ngx.say('two')").unwrap();
     assert_eq!(server.get("/t").text(), "two\n");
 }
+
+#[test]
+fn a_program_hears_that_its_client_has_gone() {
+    let server = site(
+        "for i = 1, 2000 do
+           ngx.say(('x'):rep(1000))
+           local ok, err = ngx.flush(true)
+           if not ok then
+             local said, why = ngx.say('more')
+             local ended, because = ngx.eof()
+             ngx.log(ngx.WARN, 'flush: ', err, ', say: ', said, ' ', why, ', eof: ', ended, ' ', because, '.')
+             return
+           end
+           ngx.sleep(0.005)
+         end",
+    )
+    .start();
+    let mut client = server.connect();
+    client.send("GET /t HTTP/1.1\r\nHost: x\r\n\r\n");
+    drop(client);
+    let lost = "nginx output filter error";
+    server.wait_for("logs/error.log", &format!("flush: {lost}, say: nil {lost}, eof: nil {lost}."));
+    assert_eq!(server.get("/none").status, 404);
+}
+
+#[test]
+fn a_captured_error_is_a_status_without_a_page() {
+    let server = Site::server(
+        r##"location = /sub { return 500; } location = /paged { error_page 404 /page; return 404; } location = /page { return 200 page; }
+           location = /t { content_by_lua_block {
+             local bare, paged = ngx.location.capture_multi({ { "/sub" }, { "/paged" } })
+             ngx.say(bare.status, " [", bare.body, "] ", paged.status, " ", paged.body) } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "500 [] 404 page\n");
+}

@@ -15,6 +15,7 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
+use crate::log::error::Level;
 use tokio::time::Instant;
 
 use super::Counters;
@@ -42,12 +43,15 @@ pub(super) struct Timing {
 /// nginx's numbers.
 pub(super) const TIMING: Timing = Timing { resend: Duration::from_secs(5), tcp: Duration::from_secs(5) };
 
+/// Takes lines for the error log.
+pub(super) type Log = Rc<dyn Fn(Level, &str)>;
+
 pub(super) struct Engine {
     this: Weak<Engine>,
     config: ResolverConfig,
     pub(super) timing: Timing,
     pub(super) counters: Counters,
-    log: Rc<dyn Fn(&str)>,
+    log: Log,
     servers: Vec<NameServer>,
     next_server: Cell<usize>,
     cache: RefCell<Cache>,
@@ -56,7 +60,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(config: ResolverConfig, log: Rc<dyn Fn(&str)>, timing: Timing) -> Rc<Engine> {
+    pub(super) fn new(config: ResolverConfig, log: Log, timing: Timing) -> Rc<Engine> {
         Rc::new_cyclic(|this| Engine {
             this: this.clone(),
             timing,
@@ -126,7 +130,7 @@ impl Engine {
 
     fn start(&self, kind: Kind, name: &[u8]) -> Result<Rc<Query>, ResolveError> {
         if self.cache.borrow().is_busy() {
-            (self.log)("too many names are being resolved");
+            (self.log)(Level::Error, "too many names are being resolved");
             return Err(self.failure(REFUSED));
         }
         let asks = self.asks(kind, name).ok_or_else(|| self.failure(NOT_FOUND))?;
@@ -212,7 +216,9 @@ impl Engine {
 
     fn log_socket(&self, index: usize, call: &str, error: &io::Error) {
         let address = self.servers[index].address;
-        (self.log)(&format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
+        // A network that cannot be reached is everyday; what this machine itself forbids is not (`ngx_connection_error`).
+        let level = if error.raw_os_error() == Some(libc::EPERM) { Level::Alert } else { Level::Error };
+        (self.log)(level, &format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
     }
 
     /// The messages under way for a host name.
@@ -226,11 +232,11 @@ impl Engine {
     pub(super) fn receive(&self, message: &[u8], transport: Transport) {
         let reply = match Reply::parse(message, transport) {
             Ok(reply) => reply,
-            Err(Rejected::Text(text)) => return (self.log)(&text),
+            Err(Rejected::Text(text)) => return (self.log)(Level::Error, &text),
             Err(Rejected::Code { code, ident }) => return self.log_code(code, ident),
         };
         if let Err(text) = self.accept(&reply) {
-            (self.log)(&text);
+            (self.log)(Level::Error, &text);
         }
     }
 
@@ -244,9 +250,9 @@ impl Engine {
         match pending.iter().find(of_query) {
             Some(query) => {
                 let name = query.name.escape_ascii();
-                (self.log)(&format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
+                (self.log)(Level::Error, &format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
             }
-            None => (self.log)(&format!("DNS error ({code}: {text}), query id:{ident}")),
+            None => (self.log)(Level::Error, &format!("DNS error ({code}: {text}), query id:{ident}")),
         }
     }
 
@@ -312,9 +318,9 @@ impl Engine {
         if reply.answers == 0 {
             query.answer(ask, Vec::new());
         } else {
-            let found = reply.addresses(&*self.log)?;
+            let found = reply.addresses(&|text| (self.log)(Level::Error, text))?;
             if found.addresses.is_empty() && found.alias.is_none() {
-                (self.log)("no A or CNAME types in DNS response");
+                (self.log)(Level::Error, "no A or CNAME types in DNS response");
             }
             query.ttl_s.set(query.ttl_s.get().min(found.ttl_s));
             query.answer(ask, found.addresses);
@@ -340,7 +346,7 @@ impl Engine {
         if self.settle_negative(query, reply) {
             return Ok(());
         }
-        let found = reply.services(&*self.log)?;
+        let found = reply.services(&|text| (self.log)(Level::Error, text))?;
         let record = match found.alias {
             _ if !found.targets.is_empty() => Record::Targets(Rc::from(found.targets)),
             Some(alias) => Record::Alias(Rc::from(alias)),
@@ -354,7 +360,8 @@ impl Engine {
         if self.settle_negative(query, reply) {
             return Ok(());
         }
-        let (name, ttl_s) = reply.pointer(&*self.log)?.ok_or("no PTR type in DNS response")?;
+        let (name, ttl_s) =
+            reply.pointer(&|text| (self.log)(Level::Error, text))?.ok_or("no PTR type in DNS response")?;
         self.settle_known(query, Record::HostName(Rc::from(name)), ttl_s);
         Ok(())
     }

@@ -24,9 +24,7 @@ pub(crate) fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
         if let Some((_, r)) = all.iter().find(|(c, _)| Arc::ptr_eq(c, config)) {
             return r.clone();
         }
-        let log = Rc::new(|text: &str| {
-            crate::log::process_line(crate::log::error::Level::Error, format_args!("{text}"));
-        });
+        let log = Rc::new(|level, text: &str| crate::log::process_line(level, format_args!("{text}")));
         let made = Resolver::new((**config).clone(), log);
         all.push((config.clone(), made.clone()));
         made
