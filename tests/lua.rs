@@ -541,3 +541,41 @@ fn a_captured_error_is_a_status_without_a_page() {
     .start();
     assert_eq!(server.get("/t").text(), "500 [] 404 page\n");
 }
+
+#[test]
+fn functions_of_resty_core_refuse_in_its_words() {
+    let said = says(
+        r##"local function try(f, ...) local ok, why = pcall(f, ...) ngx.say(ok and "ok" or why) end
+           local req, errlog = require "ngx.req", require "ngx.errlog"
+           req.add_header(123, 456) req.add_header(123, { 7, "x" })
+           ngx.say(table.concat(ngx.req.get_headers()[123], " "))
+           try(req.add_header) try(req.add_header, "a") try(req.add_header, "a", {})
+           try(ngx.resp.add_header, "a")
+           try(errlog.raw_log, ngx.ERR, {})
+           ngx.say(require("ngx.base64").decode_base64url("    "))
+           ngx.say(errlog.set_filter_level(ngx.ERR))
+           local split = require("ngx.re").split
+           for _, given in ipairs({ { "a,b,,", "," }, { "abc", "" }, { "ab", "^" }, { "a,b,c,d", "(,)", nil, nil, 3 }, { "a,b", ",", nil, { pos = 9 } } }) do
+             ngx.say(table.concat(split(unpack(given, 1, 5)), "|"))
+           end
+           local own = require("resty.core.base").new_tab(0, 1)
+           ngx.say(ngx.req.get_uri_args(0, own) == own)"##,
+    );
+    let wanted = [
+        "456 7 x",
+        "bad 'name' argument: string expected, got nil",
+        "bad 'value' argument: string or table expected, got nil",
+        "bad 'value' argument: non-empty table expected",
+        "invalid header value",
+        "bad argument #2 to 'raw_log' (must be a string)",
+        "nilinvalid input",
+        "nildirective \"lua_capture_error_log\" is not set",
+        "a|b",
+        "a|b|c",
+        "ab",
+        "a|,|b|,|c,d",
+        "",
+        "true",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}

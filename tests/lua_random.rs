@@ -285,6 +285,8 @@ fn programs_of_chance_cost_nothing_but_themselves() {
         })
         .collect();
     let server = site(&programs).start();
+    // Who answers has begun.
+    assert_eq!(server.get("/").text(), "alive");
     server.wait_for("logs/nginx.pid", "\n");
     let workers = server.worker_pids();
     assert!(!workers.is_empty());

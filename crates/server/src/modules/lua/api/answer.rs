@@ -74,8 +74,8 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })?;
     add_function(lua, raw, "set_header", |_, (name, value): (Value, Value)| set(&name, &value))?;
     add_function(lua, raw, "add_header", |_, (name, value): (Value, Value)| {
-        let name = bytes_of(&name, 1, "add_header")?;
-        let all = texts_of(&value)?;
+        let name = escaped(bytes_of(&name, 1, "add_header")?, true);
+        let all: Vec<_> = texts_of(&value)?.into_iter().map(|v| escaped(v, false)).collect();
         request_in(BEFORE_BODY, |r| {
             all.iter().for_each(|value| add_header(r, &name, value));
             Ok(())
