@@ -15,7 +15,6 @@ use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-use crate::log::error::Level;
 use tokio::time::Instant;
 
 use super::Counters;
@@ -43,8 +42,17 @@ pub(super) struct Timing {
 /// nginx's numbers.
 pub(super) const TIMING: Timing = Timing { resend: Duration::from_secs(5), tcp: Duration::from_secs(5) };
 
+/// How grave a line for the error log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gravity {
+    /// Servers and networks fail.
+    Error,
+    /// This machine itself does not let a query out.
+    Alert,
+}
+
 /// Takes lines for the error log.
-pub(super) type Log = Rc<dyn Fn(Level, &str)>;
+pub(super) type Log = Rc<dyn Fn(Gravity, &str)>;
 
 pub(super) struct Engine {
     this: Weak<Engine>,
@@ -130,7 +138,7 @@ impl Engine {
 
     fn start(&self, kind: Kind, name: &[u8]) -> Result<Rc<Query>, ResolveError> {
         if self.cache.borrow().is_busy() {
-            (self.log)(Level::Error, "too many names are being resolved");
+            (self.log)(Gravity::Error, "too many names are being resolved");
             return Err(self.failure(REFUSED));
         }
         let asks = self.asks(kind, name).ok_or_else(|| self.failure(NOT_FOUND))?;
@@ -217,8 +225,8 @@ impl Engine {
     fn log_socket(&self, index: usize, call: &str, error: &io::Error) {
         let address = self.servers[index].address;
         // A network that cannot be reached is everyday; what this machine itself forbids is not (`ngx_connection_error`).
-        let level = if error.raw_os_error() == Some(libc::EPERM) { Level::Alert } else { Level::Error };
-        (self.log)(level, &format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
+        let gravity = if error.raw_os_error() == Some(libc::EPERM) { Gravity::Alert } else { Gravity::Error };
+        (self.log)(gravity, &format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
     }
 
     /// The messages under way for a host name.
@@ -232,11 +240,11 @@ impl Engine {
     pub(super) fn receive(&self, message: &[u8], transport: Transport) {
         let reply = match Reply::parse(message, transport) {
             Ok(reply) => reply,
-            Err(Rejected::Text(text)) => return (self.log)(Level::Error, &text),
+            Err(Rejected::Text(text)) => return (self.log)(Gravity::Error, &text),
             Err(Rejected::Code { code, ident }) => return self.log_code(code, ident),
         };
         if let Err(text) = self.accept(&reply) {
-            (self.log)(Level::Error, &text);
+            (self.log)(Gravity::Error, &text);
         }
     }
 
@@ -250,9 +258,9 @@ impl Engine {
         match pending.iter().find(of_query) {
             Some(query) => {
                 let name = query.name.escape_ascii();
-                (self.log)(Level::Error, &format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
+                (self.log)(Gravity::Error, &format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
             }
-            None => (self.log)(Level::Error, &format!("DNS error ({code}: {text}), query id:{ident}")),
+            None => (self.log)(Gravity::Error, &format!("DNS error ({code}: {text}), query id:{ident}")),
         }
     }
 
@@ -318,9 +326,9 @@ impl Engine {
         if reply.answers == 0 {
             query.answer(ask, Vec::new());
         } else {
-            let found = reply.addresses(&|text| (self.log)(Level::Error, text))?;
+            let found = reply.addresses(&|text| (self.log)(Gravity::Error, text))?;
             if found.addresses.is_empty() && found.alias.is_none() {
-                (self.log)(Level::Error, "no A or CNAME types in DNS response");
+                (self.log)(Gravity::Error, "no A or CNAME types in DNS response");
             }
             query.ttl_s.set(query.ttl_s.get().min(found.ttl_s));
             query.answer(ask, found.addresses);
@@ -346,7 +354,7 @@ impl Engine {
         if self.settle_negative(query, reply) {
             return Ok(());
         }
-        let found = reply.services(&|text| (self.log)(Level::Error, text))?;
+        let found = reply.services(&|text| (self.log)(Gravity::Error, text))?;
         let record = match found.alias {
             _ if !found.targets.is_empty() => Record::Targets(Rc::from(found.targets)),
             Some(alias) => Record::Alias(Rc::from(alias)),
@@ -361,7 +369,7 @@ impl Engine {
             return Ok(());
         }
         let (name, ttl_s) =
-            reply.pointer(&|text| (self.log)(Level::Error, text))?.ok_or("no PTR type in DNS response")?;
+            reply.pointer(&|text| (self.log)(Gravity::Error, text))?.ok_or("no PTR type in DNS response")?;
         self.settle_known(query, Record::HostName(Rc::from(name)), ttl_s);
         Ok(())
     }

@@ -32,6 +32,7 @@ pub use answer::{
     Service, ServiceAddress, ServiceError, TIMED_OUT,
 };
 pub use config::ResolverConfig;
+pub use engine::Gravity;
 
 use answer::AddressList;
 use engine::{Engine, TIMING};
