@@ -682,8 +682,8 @@ fn a_program_is_checked_with_the_configuration() {
     assert!(!status.success() && said.contains("nowhere.js"), "{said}");
     let (status, said) = site("js_engine njs;", "", "export default {};").check();
     assert!(status.success() && said.contains("QuickJS"), "{said}");
-    let (status, said) = site("js_shared_dict_zone zone=a:1m state=x;", "", "export default {};").check();
-    assert!(!status.success() && said.contains("not supported yet"), "{said}");
+    let (status, said) = site("js_shared_dict_zone zone=a:1m sync=x;", "", "export default {};").check();
+    assert!(!status.success() && said.contains("invalid parameter \"sync=x\""), "{said}");
 }
 
 #[test]
@@ -811,4 +811,226 @@ fn a_reload_brings_the_new_program() {
     .expect("the program");
     server.signal(rustix::process::Signal::HUP);
     assert!(crate::harness::wait(|| server.get("/").text().starts_with("new ")));
+}
+
+/// A forward proxy that opens tunnels, for one connection after the other: its port, and the heads that it has seen.
+fn connect_proxy() -> (u16, std::sync::mpsc::Receiver<String>) {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    let (tx, rx) = std::sync::mpsc::channel();
+    std::thread::spawn(move || {
+        for client in listener.incoming() {
+            let Ok(mut client) = client else { return };
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") && client.read_exact(&mut byte).is_ok() {
+                head.push(byte[0]);
+            }
+            let head = String::from_utf8_lossy(&head).into_owned();
+            let to = head.split(' ').nth(1).unwrap_or_default().to_owned();
+            let is_welcome = head.contains("Proxy-Authorization: Basic dTpw\r\n");
+            if tx.send(head).is_err() {
+                return;
+            }
+            let server = std::net::TcpStream::connect(&to);
+            let (true, Ok(server)) = (is_welcome, server) else {
+                let _ = client.write_all(b"HTTP/1.1 407 Who\r\nContent-Length: 0\r\n\r\n");
+                continue;
+            };
+            let _ = client.write_all(b"HTTP/1.1 100 Wait\r\n\r\nHTTP/1.1 200 Go\r\n\r\n");
+            let way = |from: &std::net::TcpStream, to: &std::net::TcpStream| {
+                let (mut from, mut to) = (from.try_clone().expect("a socket"), to.try_clone().expect("a socket"));
+                std::thread::spawn(move || {
+                    let _ = std::io::copy(&mut from, &mut to);
+                    let _ = to.shutdown(std::net::Shutdown::Write);
+                })
+            };
+            way(&client, &server);
+            way(&server, &client);
+        }
+    });
+    (port, rx)
+}
+
+const FETCHES: &str = "async function f(r) {
+         try {
+             const answer = await ngx.fetch(r.args.url, { headers: { 'Proxy-Authorization': 'mine' } });
+             r.return(200, `${answer.status} ${await answer.text()}`);
+         } catch (e) {
+             r.return(200, `${e.constructor.name}: ${e.message}`);
+         }
+     }
+     export default { f };";
+
+#[test]
+fn fetch_goes_through_a_proxy() {
+    let proxy = Backend::start(|seen| {
+        let (host, who) = (seen.header("Host").unwrap_or_default(), seen.header("Proxy-Authorization"));
+        Reply::ok(&format!("{} {host} {who:?}", seen.line()))
+    });
+    let server = site(
+        "",
+        "location /plain { js_fetch_proxy http://127.0.0.1:@PROXY@; js_content main.f; }
+         location /known { js_fetch_proxy http://user%40domain:p%40ss%3Aword@127.0.0.1:@PROXY@; js_content main.f; }
+         location /named { set $to http://$arg_who@127.0.0.1:@PROXY@; js_fetch_proxy $to; js_content main.f; }
+         location /perhaps { js_fetch_proxy $arg_proxy; js_content main.f; }",
+        FETCHES,
+    )
+    .set("PROXY", proxy.port)
+    .start();
+    // Nobody looks a name up that the proxy is to look up.
+    let ask = |place: &str| server.get(&format!("{place}url=http://example.com:81/x?y")).text();
+    assert_eq!(ask("/plain?"), "200 GET http://example.com:81/x?y HTTP/1.1 example.com:81 None");
+    assert_eq!(
+        ask("/known?"),
+        "200 GET http://example.com:81/x?y HTTP/1.1 example.com:81 Some(\"Basic dXNlckBkb21haW46cEBzczp3b3Jk\")"
+    );
+    assert!(ask("/named?who=a:b&").ends_with("Some(\"Basic YTpi\")"));
+    assert_eq!(ask("/named?who=ab&"), "InternalError: failed to evaluate proxy URL");
+    assert!(server.error_log().contains("\"js_fetch_proxy\": its credentials must be user:password"));
+    let direct = Backend::start(|seen| Reply::ok(&format!("{} {:?}", seen.line(), seen.header("Proxy-Authorization"))));
+    let url = format!("/perhaps?url=http://127.0.0.1:{}/x", direct.port);
+    assert_eq!(server.get(&url).text(), "200 GET /x HTTP/1.1 Some(\"mine\")");
+    let (status, said) = site("js_fetch_proxy http://user:secret@/;", "", "export default {}").check();
+    assert!(!status.success() && said.contains("invalid proxy URL: its host is invalid") && !said.contains("secret"));
+}
+
+#[test]
+fn fetch_opens_a_tunnel_for_tls() {
+    let (proxy, seen) = connect_proxy();
+    let server = site(
+        "js_fetch_verify off; js_fetch_keepalive 4;
+         server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate @DIR@/a.crt; ssl_certificate_key @DIR@/a.key;
+           location / { return 200 \"inside $http_proxy_authorization\"; } }",
+        "location /known { js_fetch_proxy http://u:p@127.0.0.1:@PROXY@; js_content main.f; }
+         location /stranger { js_fetch_proxy http://127.0.0.1:@PROXY@; js_content main.f; }
+         location /other { return 200 @OTHER@; }",
+        FETCHES,
+    )
+    .certificate("a")
+    .set("PROXY", proxy)
+    .start();
+    let other = server.get("/other").text();
+    // The server's own header goes to the server, the proxy's to the proxy.
+    assert_eq!(server.get(&format!("/known?url=https://127.0.0.1:{other}/")).text(), "200 inside mine");
+    let head = seen.recv().expect("it was asked");
+    let expected = format!(
+        "CONNECT 127.0.0.1:{other} HTTP/1.1\r\nHost: 127.0.0.1:{other}\r\nProxy-Authorization: Basic dTpw\r\n\r\n"
+    );
+    assert_eq!(head, expected);
+    let refused = server.get(&format!("/stranger?url=https://127.0.0.1:{other}/")).text();
+    assert_eq!(refused, "Error: proxy CONNECT failed with status 407");
+}
+
+#[test]
+fn fetch_of_stream_goes_through_a_proxy() {
+    let proxy = Backend::start(|seen| Reply::ok(seen.line()));
+    let server = Site::whole(
+        "events {} http { server { listen 127.0.0.1:@PORT@; location / { return 200 @OTHER@; } } }
+         stream { js_import main from main.js; js_fetch_proxy http://127.0.0.1:$to; js_var $to @PROXY@;
+           server { listen 127.0.0.1:@OTHER@; js_preread main.f; return $said; } js_var $said; }",
+    )
+    .set("PROXY", proxy.port)
+    .file(
+        "main.js",
+        "async function f(s) {
+             const answer = await ngx.fetch('http://example.com/s');
+             s.variables.said = await answer.text();
+             s.done();
+         }
+         export default { f };",
+    )
+    .start();
+    let mut client =
+        std::net::TcpStream::connect(("127.0.0.1", server.get("/").text().parse::<u16>().expect("a port")))
+            .expect("it listens");
+    let mut said = String::new();
+    client.read_to_string(&mut said).expect("an answer");
+    assert_eq!(said, "GET http://example.com/s HTTP/1.1");
+}
+
+#[test]
+fn a_subrequest_s_program_sees_its_parent() {
+    let server = site(
+        "js_var $left;",
+        "location /main { set $mark a; js_content main.main; } location /sub { js_content main.sub; } location /early { js_content main.early; }
+         location /answer { js_content main.answer; } location /asks { auth_request /sub; js_content main.sub; }",
+        "async function main(r) {
+             const reply = await r.subrequest('/sub', 'a=sub');
+             await 0;
+             r.return(200, `${reply.responseText} ${r.variables.left} ${r.variables.mark} ${r.headersOut['X-Left']} ${typeof r.parent}`);
+         }
+         function sub(r) {
+             const p = r.parent;
+             if (p === undefined) { r.return(200, 'nobody'); return; }
+             const error = (run) => { try { return run(); } catch (e) { return e.constructor.name; } };
+             p.variables.left = 'here';
+             p.variables.mark = 'b';
+             p.headersOut['X-Left'] = 'there';
+             r.return(200, JSON.stringify([
+                 r.uri, p.uri, r.args.a, p.args.a, p.method, p.internal, r.internal, p.headersIn['x-a'], 'x-a' in p.headersIn, Object.keys(p.headersIn).length,
+                 p.variables.uri, p.parent === undefined, p === r.parent, error(() => p.subrequest('/sub')), String(p),
+             ]));
+         }
+         async function early(r) { await r.subrequest('/answer'); }
+         function answer(r) { r.parent.return(202, 'from below'); r.return(204); }
+         export default { main, sub, early, answer };",
+    )
+    .start();
+    assert_eq!(
+        with_header(&server, "/main?a=main", "X-A: b").text(),
+        r#"["/sub","/main","sub","main","GET",false,true,"b",true,2,"/main",true,true,"TypeError","[object Request]"] here b there undefined"#
+    );
+    assert_eq!((server.get("/early").status, server.get("/early").text()), (202, "from below".into()));
+    // It is no program that waits for this one.
+    assert_eq!(server.get("/asks").text(), "nobody");
+}
+
+#[test]
+fn a_dictionary_outlives_the_server() {
+    let folder = crate::harness::Folder::new();
+    std::fs::set_permissions(folder.path(), std::os::unix::fs::PermissionsExt::from_mode(0o777)).expect("it is ours");
+    folder.write("s.json", r#"{"old":{"value":"\u0061","expire":0},"other":{"value":"b","more":1}}"#);
+    folder.write("n.json", r#"{"over":{"value":1,"expire":5},"new":{"value":2}}"#);
+    folder.write("bad.json", r#"{"x":{"value":"text"}, oops"#);
+    let server = || {
+        site(
+            "js_shared_dict_zone zone=s:64k state=@STATE@/s.json;
+             js_shared_dict_zone zone=n:64k type=number timeout=1h state=@STATE@/n.json;
+             js_shared_dict_zone zone=bad:64k state=@STATE@/bad.json;",
+            "location / { js_content main.f; }",
+            "function f(r) {
+                 const { s, n, bad } = ngx.shared;
+                 r.return(200, JSON.stringify(new Function('s', 'n', 'bad', `return ${r.args.x}`)(s, n, bad) ?? null));
+             }
+             export default { f };",
+        )
+        .set("STATE", folder.path().display())
+        .start()
+    };
+    let read = |name: &str| std::fs::read_to_string(folder.path().join(name)).unwrap_or_default();
+    let first = server();
+    let ask = |server: &Server, x: &str| server.get(&format!("/?x={x}")).text();
+    assert_eq!(
+        ask(&first, "[s.get('old'),s.get('other'),n.get('over'),n.ttl('new')>3500000]"),
+        r#"["a","b",null,true]"#
+    );
+    assert!(first.error_log().contains("bad.json\" of js_shared_dict_zone \"bad\": "));
+    ask(
+        &first,
+        "[s.set('old','c').size(),s.delete('other'),n.incr('new',1.5),n.set('short',1,600000).size(),bad.set('y','z').size()]",
+    );
+    // Within a second, without a stop.
+    assert!(crate::harness::wait(|| read("s.json") == r#"{"old":{"value":"c"}}"#), "{}", read("s.json"));
+    assert!(crate::harness::wait(|| read("n.json").contains(r#""value":3.5"#)), "{}", read("n.json"));
+    assert_eq!(read("bad.json"), r#"{"x":{"value":"text"}, oops"#, "what could not be read is not lost");
+    ask(&first, "s.set('last','word').size()");
+    assert!(first.stop(rustix::process::Signal::TERM).success());
+    let second = server();
+    assert_eq!(
+        ask(&second, "[s.items().sort(),n.get('new'),n.ttl('short')<=600000,n.size()]"),
+        r#"[[["last","word"],["old","c"]],3.5,true,2]"#
+    );
+    ask(&second, "s.clear()");
+    assert!(second.stop(rustix::process::Signal::QUIT).success());
+    assert_eq!(read("s.json"), "{}");
 }

@@ -505,3 +505,77 @@ fn without_a_cache_programs_are_read_anew() {
     std::fs::write(server.dir().join("html/t.lua"), "ngx.say('two')").unwrap();
     assert_eq!(server.get("/t").text(), "two\n");
 }
+
+#[test]
+fn a_program_hears_that_its_client_has_gone() {
+    let server = site(
+        "for i = 1, 2000 do
+           ngx.say(('x'):rep(1000))
+           local ok, err = ngx.flush(true)
+           if not ok then
+             local said, why = ngx.say('more')
+             local ended, because = ngx.eof()
+             ngx.log(ngx.WARN, 'flush: ', err, ', say: ', said, ' ', why, ', eof: ', ended, ' ', because, '.')
+             return
+           end
+           ngx.sleep(0.005)
+         end",
+    )
+    .start();
+    let mut client = server.connect();
+    client.send("GET /t HTTP/1.1\r\nHost: x\r\n\r\n");
+    drop(client);
+    let lost = "nginx output filter error";
+    server.wait_for("logs/error.log", &format!("flush: {lost}, say: nil {lost}, eof: nil {lost}."));
+    assert_eq!(server.get("/none").status, 404);
+}
+
+#[test]
+fn a_captured_error_is_a_status_without_a_page() {
+    let server = Site::server(
+        r##"location = /sub { return 500; } location = /paged { error_page 404 /page; return 404; } location = /page { return 200 page; }
+           location = /t { content_by_lua_block {
+             local bare, paged = ngx.location.capture_multi({ { "/sub" }, { "/paged" } })
+             ngx.say(bare.status, " [", bare.body, "] ", paged.status, " ", paged.body) } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "500 [] 404 page\n");
+}
+
+#[test]
+fn functions_of_resty_core_refuse_in_its_words() {
+    let said = says(
+        r##"local function try(f, ...) local ok, why = pcall(f, ...) ngx.say(ok and "ok" or why) end
+           local req, errlog = require "ngx.req", require "ngx.errlog"
+           req.add_header(123, 456) req.add_header(123, { 7, "x" })
+           ngx.say(table.concat(ngx.req.get_headers()[123], " "))
+           try(req.add_header) try(req.add_header, "a") try(req.add_header, "a", {})
+           try(ngx.resp.add_header, "a")
+           try(errlog.raw_log, ngx.ERR, {})
+           ngx.say(require("ngx.base64").decode_base64url("    "))
+           ngx.say(errlog.set_filter_level(ngx.ERR))
+           local split = require("ngx.re").split
+           for _, given in ipairs({ { "a,b,,", "," }, { "abc", "" }, { "ab", "^" }, { "a,b,c,d", "(,)", nil, nil, 3 }, { "a,b", ",", nil, { pos = 9 } } }) do
+             ngx.say(table.concat(split(unpack(given, 1, 5)), "|"))
+           end
+           local own = require("resty.core.base").new_tab(0, 1)
+           ngx.say(ngx.req.get_uri_args(0, own) == own)"##,
+    );
+    let wanted = [
+        "456 7 x",
+        "bad 'name' argument: string expected, got nil",
+        "bad 'value' argument: string or table expected, got nil",
+        "bad 'value' argument: non-empty table expected",
+        "invalid header value",
+        "bad argument #2 to 'raw_log' (must be a string)",
+        "nilinvalid input",
+        "nildirective \"lua_capture_error_log\" is not set",
+        "a|b",
+        "a|b|c",
+        "ab",
+        "a|,|b|,|c,d",
+        "",
+        "true",
+    ];
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}

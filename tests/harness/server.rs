@@ -204,6 +204,12 @@ impl Server {
         self.of_workers("RssAnon:")
     }
 
+    /// The numbers of its worker processes.
+    pub fn worker_pids(&self) -> String {
+        let master = self.read("logs/nginx.pid").trim().to_owned();
+        std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default()
+    }
+
     /// The sum of a line of `/proc/PID/status`, kB.
     fn of_workers(&self, name: &str) -> usize {
         let master = self.read("logs/nginx.pid").trim().to_owned();

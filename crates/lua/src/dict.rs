@@ -3,6 +3,7 @@
 
 use hashbrown::HashMap;
 use std::collections::VecDeque;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
 
 /// Bytes that an entry takes beside its key and value, as much as nginx's slab and tree would.
@@ -98,6 +99,18 @@ pub struct Dict {
     /// How many bytes it may take.
     pub capacity: usize,
     store: Mutex<Store>,
+    changes: AtomicU64,
+}
+
+/// What a dictionary holds at a key, for those who keep it somewhere else.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Held {
+    /// The key.
+    pub key: Box<[u8]>,
+    /// The value.
+    pub value: Value,
+    /// Milliseconds of the wall clock at which it ends; 0 never.
+    pub expires: u64,
 }
 
 impl std::fmt::Debug for Dict {
@@ -112,7 +125,7 @@ static KNOWN: Mutex<Vec<Weak<Dict>>> = Mutex::new(Vec::new());
 impl Dict {
     /// A new one.
     pub fn new(name: &str, capacity: usize) -> Dict {
-        Dict { name: name.into(), capacity, store: Mutex::default() }
+        Dict { name: name.into(), capacity, store: Mutex::default(), changes: AtomicU64::new(0) }
     }
 
     /// The one of that name and size that a configuration before had and that is still in use, or a new one.
@@ -125,6 +138,28 @@ impl Dict {
             known.push(Arc::downgrade(&made));
             made
         })
+    }
+
+    /// How often its entries have changed.
+    pub fn changes(&self) -> u64 {
+        self.changes.load(Relaxed)
+    }
+
+    /// The lock for a change.
+    fn lock_to_change(&self) -> MutexGuard<'_, Store> {
+        let store = self.lock();
+        self.changes.fetch_add(1, Relaxed);
+        store
+    }
+
+    /// Valid entries of `count` places from `from` on, and the place behind them; none behind the last. So nobody waits for all of it.
+    pub fn piece(&self, from: usize, count: usize, now: u64) -> (Vec<Held>, Option<usize>) {
+        let store = self.lock();
+        let end = store.entries.len().min(from.saturating_add(count));
+        let places = store.entries.get(from..end).unwrap_or_default();
+        let valid = places.iter().flatten().filter(|e| e.expires == 0 || e.expires > now);
+        let held = valid.map(|e| Held { key: e.key.clone(), value: e.value.clone(), expires: e.expires }).collect();
+        (held, Some(end).filter(|end| *end < store.entries.len()))
     }
 
     fn lock(&self) -> MutexGuard<'_, Store> {
@@ -157,7 +192,7 @@ impl Dict {
         when: When,
         evict: bool,
     ) -> Result<Stored, (Refusal, bool)> {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         let before = store.find(key);
         let valid = before.is_some_and(|at| store.is_valid(at, now));
         match when {
@@ -176,7 +211,7 @@ impl Dict {
 
     /// Takes an entry away.
     pub fn delete(&self, key: &[u8]) {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         if let Some(at) = store.find(key) {
             store.remove(at);
         }
@@ -193,7 +228,7 @@ impl Dict {
         init: Option<(f64, u64)>,
         now: u64,
     ) -> Result<(f64, bool), (Refusal, bool)> {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         if let Some(at) = store.find(key) {
             if store.is_valid(at, now) {
                 store.touch(at);
@@ -217,7 +252,7 @@ impl Dict {
     /// # Errors
     /// `value not a list`, `no memory`.
     pub fn push(&self, key: &[u8], element: Value, front: bool, now: u64) -> Result<usize, Refusal> {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         let mut at = store.find(key);
         if let Some(there) = at
             && !store.is_valid(there, now)
@@ -254,7 +289,7 @@ impl Dict {
     /// # Errors
     /// `value not a list`.
     pub fn pop(&self, key: &[u8], front: bool, now: u64) -> Result<Option<Value>, Refusal> {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         let Some(at) = store.find(key).filter(|at| store.is_valid(*at, now)) else { return Ok(None) };
         store.touch(at);
         let Value::List(list) = &mut store.entry_mut(at).value else { return Err("value not a list") };
@@ -291,7 +326,7 @@ impl Dict {
 
     /// Gives an entry other milliseconds from now; false if there is none.
     pub fn expire(&self, key: &[u8], ttl: u64, now: u64) -> bool {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         let Some(at) = store.find(key).filter(|at| store.is_valid(*at, now)) else { return false };
         store.entry_mut(at).expires = if ttl == 0 { 0 } else { now + ttl };
         true
@@ -299,12 +334,12 @@ impl Dict {
 
     /// Lets all entries expire.
     pub fn flush_all(&self) {
-        self.lock().entries.iter_mut().flatten().for_each(|e| e.expires = 1);
+        self.lock_to_change().entries.iter_mut().flatten().for_each(|e| e.expires = 1);
     }
 
     /// Frees the places of expired entries, at most `max` (0: all); how many it were.
     pub fn flush_expired(&self, max: usize, now: u64) -> usize {
-        let mut store = self.lock();
+        let mut store = self.lock_to_change();
         let expired: Vec<u32> = (0..store.entries.len() as u32)
             .filter(|at| store.entries[*at as usize].as_ref().is_some_and(|e| e.expires != 0 && e.expires <= now))
             .take(if max == 0 { usize::MAX } else { max })
@@ -471,6 +506,25 @@ mod tests {
         assert_eq!(again, Err(("exists", false)));
         let missing = dict.set(b"m", Value::Flag(true), (0, 1), 0, When::Present, true);
         assert_eq!(missing, Err(("not found", false)));
+    }
+
+    #[test]
+    fn pieces_are_all_of_it_and_changes_are_counted() {
+        let dict = Dict::new("d", 4096);
+        ["a", "b", "c"].iter().for_each(|k| put(&dict, k, 1.0, if *k == "b" { 10 } else { 0 }, 100));
+        let keys = |from, now| {
+            let (held, next) = dict.piece(from, 2, now);
+            (held.iter().map(|h| h.key[0]).collect::<Vec<_>>(), next)
+        };
+        assert_eq!(keys(0, 100), (vec![b'a', b'b'], Some(2)));
+        assert_eq!(keys(0, 110), (vec![b'a'], Some(2)), "one is over");
+        assert_eq!(keys(2, 100), (vec![b'c'], None));
+        assert_eq!(keys(9, 100), (Vec::new(), None));
+        let before = dict.changes();
+        assert!(dict.get(b"a", 100, false).is_some());
+        assert_eq!(dict.changes(), before);
+        dict.delete(b"a");
+        assert_ne!(dict.changes(), before);
     }
 
     #[test]

@@ -191,6 +191,7 @@ fn prepared(
     crate::modules::guard::state::report_to(link.reporter());
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
+    crate::modules::js::state::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
@@ -365,16 +366,19 @@ fn work(start: WorkerStart) -> i32 {
                     && !wait_for(handing, &mut link)
                 {
                     workers.stop();
+                    crate::modules::js::state::flush();
                     return 0;
                 }
                 crate::acme::stop();
                 master::set_title("worker process is shutting down");
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
                 crate::otel::flush();
+                crate::modules::js::state::flush();
                 return 0;
             }
             Some(Order::Terminate) => {
                 workers.stop();
+                crate::modules::js::state::flush();
                 return 0;
             }
         }

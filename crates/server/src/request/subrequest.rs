@@ -172,7 +172,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
 pub fn absorbs(r: &mut Request, status: u16) -> bool {
     let has_page = !r.flow.error_page && r.conf().core.error_pages.iter().any(|p| p.status == status);
     let Downstream::Sub(sub) = &mut r.downstream else { return false };
-    if has_page || sub.mode != Mode::Discard {
+    if has_page || !matches!(sub.mode, Mode::Discard | Mode::Whole) {
         return false;
     }
     sub.plain_status = true;

@@ -42,12 +42,24 @@ pub(super) struct Timing {
 /// nginx's numbers.
 pub(super) const TIMING: Timing = Timing { resend: Duration::from_secs(5), tcp: Duration::from_secs(5) };
 
+/// How grave a line for the error log is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Gravity {
+    /// Servers and networks fail.
+    Error,
+    /// This machine itself does not let a query out.
+    Alert,
+}
+
+/// Takes lines for the error log.
+pub(super) type Log = Rc<dyn Fn(Gravity, &str)>;
+
 pub(super) struct Engine {
     this: Weak<Engine>,
     config: ResolverConfig,
     pub(super) timing: Timing,
     pub(super) counters: Counters,
-    log: Rc<dyn Fn(&str)>,
+    log: Log,
     servers: Vec<NameServer>,
     next_server: Cell<usize>,
     cache: RefCell<Cache>,
@@ -56,7 +68,7 @@ pub(super) struct Engine {
 }
 
 impl Engine {
-    pub(super) fn new(config: ResolverConfig, log: Rc<dyn Fn(&str)>, timing: Timing) -> Rc<Engine> {
+    pub(super) fn new(config: ResolverConfig, log: Log, timing: Timing) -> Rc<Engine> {
         Rc::new_cyclic(|this| Engine {
             this: this.clone(),
             timing,
@@ -126,7 +138,7 @@ impl Engine {
 
     fn start(&self, kind: Kind, name: &[u8]) -> Result<Rc<Query>, ResolveError> {
         if self.cache.borrow().is_busy() {
-            (self.log)("too many names are being resolved");
+            (self.log)(Gravity::Error, "too many names are being resolved");
             return Err(self.failure(REFUSED));
         }
         let asks = self.asks(kind, name).ok_or_else(|| self.failure(NOT_FOUND))?;
@@ -212,7 +224,9 @@ impl Engine {
 
     fn log_socket(&self, index: usize, call: &str, error: &io::Error) {
         let address = self.servers[index].address;
-        (self.log)(&format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
+        // A network that cannot be reached is everyday; what this machine itself forbids is not (`ngx_connection_error`).
+        let gravity = if error.raw_os_error() == Some(libc::EPERM) { Gravity::Alert } else { Gravity::Error };
+        (self.log)(gravity, &format!("{call} failed {} while resolving, resolver: {address}", error_text(error)));
     }
 
     /// The messages under way for a host name.
@@ -226,11 +240,11 @@ impl Engine {
     pub(super) fn receive(&self, message: &[u8], transport: Transport) {
         let reply = match Reply::parse(message, transport) {
             Ok(reply) => reply,
-            Err(Rejected::Text(text)) => return (self.log)(&text),
+            Err(Rejected::Text(text)) => return (self.log)(Gravity::Error, &text),
             Err(Rejected::Code { code, ident }) => return self.log_code(code, ident),
         };
         if let Err(text) = self.accept(&reply) {
-            (self.log)(&text);
+            (self.log)(Gravity::Error, &text);
         }
     }
 
@@ -244,9 +258,9 @@ impl Engine {
         match pending.iter().find(of_query) {
             Some(query) => {
                 let name = query.name.escape_ascii();
-                (self.log)(&format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
+                (self.log)(Gravity::Error, &format!("DNS error ({code}: {text}), query id:{ident}, name:\"{name}\""));
             }
-            None => (self.log)(&format!("DNS error ({code}: {text}), query id:{ident}")),
+            None => (self.log)(Gravity::Error, &format!("DNS error ({code}: {text}), query id:{ident}")),
         }
     }
 
@@ -312,9 +326,9 @@ impl Engine {
         if reply.answers == 0 {
             query.answer(ask, Vec::new());
         } else {
-            let found = reply.addresses(&*self.log)?;
+            let found = reply.addresses(&|text| (self.log)(Gravity::Error, text))?;
             if found.addresses.is_empty() && found.alias.is_none() {
-                (self.log)("no A or CNAME types in DNS response");
+                (self.log)(Gravity::Error, "no A or CNAME types in DNS response");
             }
             query.ttl_s.set(query.ttl_s.get().min(found.ttl_s));
             query.answer(ask, found.addresses);
@@ -340,7 +354,7 @@ impl Engine {
         if self.settle_negative(query, reply) {
             return Ok(());
         }
-        let found = reply.services(&*self.log)?;
+        let found = reply.services(&|text| (self.log)(Gravity::Error, text))?;
         let record = match found.alias {
             _ if !found.targets.is_empty() => Record::Targets(Rc::from(found.targets)),
             Some(alias) => Record::Alias(Rc::from(alias)),
@@ -354,7 +368,8 @@ impl Engine {
         if self.settle_negative(query, reply) {
             return Ok(());
         }
-        let (name, ttl_s) = reply.pointer(&*self.log)?.ok_or("no PTR type in DNS response")?;
+        let (name, ttl_s) =
+            reply.pointer(&|text| (self.log)(Gravity::Error, text))?.ok_or("no PTR type in DNS response")?;
         self.settle_known(query, Record::HostName(Rc::from(name)), ttl_s);
         Ok(())
     }

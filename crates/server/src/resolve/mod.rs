@@ -32,6 +32,7 @@ pub use answer::{
     Service, ServiceAddress, ServiceError, TIMED_OUT,
 };
 pub use config::ResolverConfig;
+pub use engine::Gravity;
 
 use answer::AddressList;
 use engine::{Engine, TIMING};
@@ -52,13 +53,13 @@ pub struct Resolver {
 }
 
 impl Resolver {
-    /// A resolver with an empty cache; sockets are opened when first needed. `log` takes lines of level `error`.
-    pub fn new(config: ResolverConfig, log: Rc<dyn Fn(&str)>) -> Resolver {
+    /// A resolver with an empty cache; sockets are opened when first needed. `log` takes lines.
+    pub fn new(config: ResolverConfig, log: engine::Log) -> Resolver {
         Resolver { engine: Engine::new(config, log, TIMING) }
     }
 
     #[cfg(test)]
-    fn with_timing(config: ResolverConfig, log: Rc<dyn Fn(&str)>, timing: engine::Timing) -> Resolver {
+    fn with_timing(config: ResolverConfig, log: engine::Log, timing: engine::Timing) -> Resolver {
         Resolver { engine: Engine::new(config, log, timing) }
     }
 

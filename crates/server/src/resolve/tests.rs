@@ -136,7 +136,7 @@ impl Bench {
         let timing = Timing { resend: SHORT, tcp: SHORT };
         let config = ResolverConfig::parse(&args).unwrap();
         let resolver =
-            Resolver::with_timing(config, Rc::new(move |line| sink.borrow_mut().push(line.to_owned())), timing);
+            Resolver::with_timing(config, Rc::new(move |_, line| sink.borrow_mut().push(line.to_owned())), timing);
         Bench { resolver, log }
     }
 
@@ -354,7 +354,7 @@ fn a_refusing_server_is_left_at_once() {
         let sink = bench.log.clone();
         bench.resolver = Resolver::with_timing(
             config.unwrap(),
-            Rc::new(move |line| sink.borrow_mut().push(line.to_owned())),
+            Rc::new(move |_, line| sink.borrow_mut().push(line.to_owned())),
             timing,
         );
         let addresses = bench.resolver.resolve(b"a.net", Duration::from_secs(3)).await.unwrap();

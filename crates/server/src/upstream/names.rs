@@ -2,10 +2,11 @@
 
 use super::group::Group;
 use crate::connection::Address;
+use crate::log::error::Level;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::steps::Verdict;
-use crate::resolve::{Counters, Resolver, ResolverConfig};
+use crate::resolve::{Counters, Gravity, Resolver, ResolverConfig};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
@@ -24,8 +25,12 @@ pub(crate) fn resolver(config: &Arc<ResolverConfig>) -> Resolver {
         if let Some((_, r)) = all.iter().find(|(c, _)| Arc::ptr_eq(c, config)) {
             return r.clone();
         }
-        let log = Rc::new(|text: &str| {
-            crate::log::process_line(crate::log::error::Level::Error, format_args!("{text}"));
+        let log = Rc::new(|gravity, text: &str| {
+            let level = match gravity {
+                Gravity::Error => Level::Error,
+                Gravity::Alert => Level::Alert,
+            };
+            crate::log::process_line(level, format_args!("{text}"));
         });
         let made = Resolver::new((**config).clone(), log);
         all.push((config.clone(), made.clone()));

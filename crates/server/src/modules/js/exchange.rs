@@ -2,6 +2,7 @@
 //! and every size is bounded.
 
 use super::fetch::{Call, Keep, note};
+use super::proxy::Proxy;
 use crate::connection::Address;
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
@@ -54,7 +55,7 @@ async fn within<T>(time: Duration, what: &str, work: impl Future<Output = T>) ->
 
 /// Sends a request and reads the answer: `[status, reason, headers, body]`.
 pub(super) async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
-    let key = format!("{}:{}:{}:{}", call.level, call.secure, call.host, call.port);
+    let key = key(&call);
     let mut kept = if call.verify || !call.secure { take(&key, call.keep) } else { None };
     loop {
         let was_kept = kept.is_some();
@@ -62,7 +63,7 @@ pub(super) async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
             Some(link) => link,
             None => FetchLink { socket: open(&call).await?, requests: 0, began_ms: runtime::clock::monotonic_ms() },
         };
-        let begun = match write(&mut link.socket, &call).await {
+        let begun = match write(&mut link.socket, &call, &written(&call)).await {
             Ok(()) => read_head(&mut link.socket, &call).await,
             Err(text) => Err(text),
         };
@@ -79,6 +80,15 @@ pub(super) async fn exchange(call: Call) -> std::result::Result<Item, Failed> {
             give(key, link, call.keep);
         }
         return Ok(item);
+    }
+}
+
+/// What connections can be used for each other. A tunnel belongs to whoever has opened it.
+fn key(call: &Call) -> String {
+    let own = format!("{}:{}:{}:{}", call.level, call.secure, call.host, call.port);
+    match &call.proxy {
+        None => own,
+        Some(p) => format!("{own} {}:{} {}", p.host, p.port, p.authorization.as_deref().unwrap_or_default()),
     }
 }
 
@@ -126,13 +136,14 @@ fn give(key: String, link: FetchLink, keep: Keep) {
 }
 
 async fn addresses(call: &Call) -> std::result::Result<Vec<Address>, Failed> {
-    if let Ok(ip) = call.host.trim_matches(['[', ']']).parse::<IpAddr>() {
-        return Ok(vec![Address::Inet(SocketAddr::new(ip, call.port))]);
+    let (host, port) = call.connects_to();
+    if let Ok(ip) = host.parse::<IpAddr>() {
+        return Ok(vec![Address::Inet(SocketAddr::new(ip, port))]);
     }
     let resolver = call.resolver.as_ref().ok_or("no resolver defined")?;
-    let found = crate::upstream::names::resolve(resolver, &call.host, call.resolver_timeout).await;
-    let found = found.map_err(|text| format!("\"{}\" could not be resolved ({text})", call.host))?;
-    Ok(found.into_iter().take(MAX_ADDRESSES).map(|ip| Address::Inet(SocketAddr::new(ip, call.port))).collect())
+    let found = crate::upstream::names::resolve(resolver, host, call.resolver_timeout).await;
+    let found = found.map_err(|text| format!("\"{host}\" could not be resolved ({text})"))?;
+    Ok(found.into_iter().take(MAX_ADDRESSES).map(|ip| Address::Inet(SocketAddr::new(ip, port))).collect())
 }
 
 async fn open(call: &Call) -> std::result::Result<Socket, Failed> {
@@ -141,9 +152,12 @@ async fn open(call: &Call) -> std::result::Result<Socket, Failed> {
             continue;
         };
         let connected = within(call.timeout, "connect", connect::finish(connecting)).await;
-        if let Ok(Ok(socket)) = connected {
+        if let Ok(Ok(mut socket)) = connected {
             if !call.secure {
                 return Ok(socket);
+            }
+            if let Some(proxy) = &call.proxy {
+                tunnel(&mut socket, call, proxy).await?;
             }
             return handshake(socket, call).await.map_err(|text| {
                 note(&format!("js http SSL {text}"));
@@ -152,6 +166,23 @@ async fn open(call: &Call) -> std::result::Result<Socket, Failed> {
         }
     }
     Err("connect failed".to_owned())
+}
+
+/// Asks the proxy for a way to the server.
+async fn tunnel(socket: &mut Socket, call: &Call, proxy: &Proxy) -> std::result::Result<(), Failed> {
+    let to = format!("{}:{}", call.host, call.port);
+    let mut asks = format!("CONNECT {to} HTTP/1.1\r\nHost: {to}\r\n");
+    if let Some(value) = &proxy.authorization {
+        asks.push_str(&format!("{AUTHORIZATION}: {value}\r\n"));
+    }
+    asks.push_str("\r\n");
+    write(socket, call, asks.as_bytes()).await?;
+    let (head, rest) = read_head(socket, call).await.map_err(|text| format!("proxy CONNECT: {text}"))?;
+    if !(200..300).contains(&head.status) {
+        return Err(format!("proxy CONNECT failed with status {}", head.status));
+    }
+    // A server says nothing before its client does: these bytes would be the proxy's own.
+    if rest.is_empty() { Ok(()) } else { Err("proxy CONNECT: unexpected bytes behind the header".to_owned()) }
 }
 
 async fn handshake(socket: Socket, call: &Call) -> std::result::Result<Socket, Failed> {
@@ -173,25 +204,35 @@ async fn handshake(socket: Socket, call: &Call) -> std::result::Result<Socket, F
     Ok(Socket::encrypted(tls))
 }
 
+/// What a proxy wants to see.
+const AUTHORIZATION: &str = "Proxy-Authorization";
+
 /// The bytes of a request.
 fn written(call: &Call) -> Vec<u8> {
     let mut out = Vec::with_capacity(256 + call.body.as_ref().map_or(0, Vec::len));
     let has = |name: &str| call.headers.iter().any(|(n, _)| n.eq_ignore_ascii_case(name.as_bytes()));
     out.extend_from_slice(&call.method);
     out.push(b' ');
+    let usual = if call.secure { 443 } else { 80 };
+    let port = if call.port == usual { String::new() } else { format!(":{}", call.port) };
+    if call.reader().is_some() {
+        out.extend_from_slice(format!("http://{}{port}", call.host).as_bytes());
+    }
     out.extend_from_slice(&call.target);
     out.extend_from_slice(b" HTTP/1.1\r\n");
     if !has("Host") {
-        let usual = if call.secure { 443 } else { 80 };
-        let port = if call.port == usual { String::new() } else { format!(":{}", call.port) };
         out.extend_from_slice(format!("Host: {}{port}\r\n", call.host).as_bytes());
     }
     if !has("User-Agent") {
         out.extend_from_slice(b"User-Agent: nginx-js\r\n");
     }
+    if let Some(value) = call.reader().and_then(|proxy| proxy.authorization.as_deref()) {
+        out.extend_from_slice(format!("{AUTHORIZATION}: {value}\r\n").as_bytes());
+    }
     for (name, value) in &call.headers {
         let framing = [&b"Content-Length"[..], b"Connection", b"Transfer-Encoding"];
-        if !framing.iter().any(|f| f.eq_ignore_ascii_case(name)) {
+        let is_proxys = call.reader().is_some() && name.eq_ignore_ascii_case(AUTHORIZATION.as_bytes());
+        if !is_proxys && !framing.iter().any(|f| f.eq_ignore_ascii_case(name)) {
             out.extend_from_slice(&[name, &b": "[..], value, b"\r\n"].concat());
         }
     }
@@ -210,8 +251,7 @@ fn written(call: &Call) -> Vec<u8> {
     out
 }
 
-async fn write(socket: &mut Socket, call: &Call) -> std::result::Result<(), Failed> {
-    let bytes = written(call);
+async fn write(socket: &mut Socket, call: &Call, bytes: &[u8]) -> std::result::Result<(), Failed> {
     let timer = Timer::new();
     timer.set(call.timeout);
     let mut at = 0;
@@ -243,8 +283,10 @@ async fn read_head(socket: &mut Socket, call: &Call) -> std::result::Result<(Hea
     let mut buffer = Vec::new();
     loop {
         let (mut parser, mut head) = (ResponseParser::default(), ResponseHead::default());
+        // What follows an interim answer may be whole already.
+        let mut reads = buffer.is_empty();
         loop {
-            if read(socket, call, &mut buffer).await? == 0 {
+            if std::mem::replace(&mut reads, true) && read(socket, call, &mut buffer).await? == 0 {
                 return Err("prematurely closed connection".to_owned());
             }
             match parser.parse(&buffer, &mut head) {
@@ -263,10 +305,6 @@ async fn read_head(socket: &mut Socket, call: &Call) -> std::result::Result<(Hea
                 Ok(_) => {}
                 Err(_) => return Err("invalid http header".to_owned()),
             }
-        }
-        if !buffer.is_empty() {
-            // What follows an interim answer may be whole already: it is looked at with the next bytes.
-            continue;
         }
     }
 }

@@ -3,6 +3,7 @@
 
 use super::current::with;
 use super::exchange::exchange;
+use super::proxy::{self, Proxy};
 use crate::log_error;
 use crate::request::Request;
 use crate::resolve::ResolverConfig;
@@ -23,6 +24,8 @@ pub(super) struct Call {
     pub(super) port: u16,
     pub(super) target: Vec<u8>,
     pub(super) secure: bool,
+    /// Who passes it on.
+    pub(super) proxy: Option<Proxy>,
     pub(super) headers: Vec<(Vec<u8>, Vec<u8>)>,
     pub(super) body: Option<Vec<u8>>,
     pub(super) verify: bool,
@@ -35,6 +38,21 @@ pub(super) struct Call {
     pub(super) resolver_timeout: Duration,
     pub(super) tls: Option<Arc<Context>>,
     pub(super) keep: Keep,
+}
+
+impl Call {
+    /// Where the connection goes: to the proxy, or to the server itself.
+    pub(super) fn connects_to(&self) -> (&str, u16) {
+        match &self.proxy {
+            Some(proxy) => (&proxy.host, proxy.port),
+            None => (self.host.trim_matches(['[', ']']), self.port),
+        }
+    }
+
+    /// The proxy that reads the request itself; with TLS it sees only a tunnel.
+    pub(super) fn reader(&self) -> Option<&Proxy> {
+        self.proxy.as_ref().filter(|_| !self.secure)
+    }
 }
 
 /// How connections are kept.
@@ -116,6 +134,10 @@ fn prepare(
     sizes: &[f64],
 ) -> std::result::Result<Call, Fault> {
     let (secure, host, port, target) = split(url)?;
+    let proxy = proxy::of(r).map_err(|why| {
+        log_error!(r, Error, "invalid proxy URL of \"js_fetch_proxy\": {why}");
+        Fault::internal("failed to evaluate proxy URL")
+    })?;
     let conf = &r.conf().js;
     let size = |at: usize, usual: u64| sizes.get(at).filter(|s| **s >= 1.0).map_or(usual as usize, |s| *s as usize);
     let mut all = Vec::new();
@@ -131,6 +153,7 @@ fn prepare(
         port,
         target,
         secure,
+        proxy,
         headers: all,
         body,
         verify: verify.unwrap_or(*conf.fetch_verify),
@@ -147,7 +170,7 @@ fn prepare(
             timeout: *conf.fetch_keepalive_timeout,
         },
     };
-    let is_name = call.host.trim_matches(['[', ']']).parse::<IpAddr>().is_err();
+    let is_name = call.connects_to().0.parse::<IpAddr>().is_err();
     if is_name && call.resolver.is_none() {
         return Err(Fault::internal("no resolver defined"));
     }

@@ -8,7 +8,9 @@ pub mod fetch;
 pub mod machine;
 pub mod periodic;
 pub mod phases;
+pub mod proxy;
 pub mod run;
+pub mod state;
 pub mod stream;
 pub mod subrequest;
 
@@ -63,6 +65,7 @@ pub const DIRECTIVES: &[Directive] = &[
     both("js_fetch_keepalive_requests", |s, n| setters::number(&mut s.level.conf.js.fetch_keepalive_requests, n)),
     both("js_fetch_keepalive_time", |s, n| setters::time(&mut s.level.conf.js.fetch_keepalive_time, n)),
     both("js_fetch_keepalive_timeout", |s, n| setters::time(&mut s.level.conf.js.fetch_keepalive_timeout, n)),
+    both("js_fetch_proxy", proxy::directive),
     both("js_fetch_protocols", |s, n| {
         let warnings = Protocols::add(&mut s.level.conf.js.ssl.protocols, n)?;
         s.build.problems.extend(warnings);
@@ -135,6 +138,8 @@ merged_values! {
         fetch_buffer_size: u64 = 16 * 1024,
         /// Bytes of an answer's body.
         fetch_max_response: u64 = 1024 * 1024,
+        /// Who passes the requests of `ngx.fetch` on.
+        fetch_proxy: Option<Arc<proxy::Named>> = None,
         /// Between two reads or writes of `ngx.fetch`.
         fetch_timeout: Duration = Duration::from_secs(60),
         /// Certificates of servers are looked at.
@@ -161,6 +166,8 @@ pub struct SharedDict {
     pub timeout: u64,
     /// The oldest entries make room.
     pub evict: bool,
+    /// The file that has its entries.
+    pub state: Option<Arc<state::State>>,
 }
 
 /// What is kept once for `http`, and once for `stream`.
@@ -340,7 +347,7 @@ fn js_periodic(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 const MIN_DICT: u64 = 8 * 4096;
 
 fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let (mut zone, mut is_number, mut timeout, mut evict) = (None, false, 0, false);
+    let (mut zone, mut is_number, mut timeout, mut evict, mut state) = (None, false, 0, false, None);
     for word in &node.args {
         let shown = word.as_str();
         let bad = || node.problem(format!("invalid parameter \"{shown}\""));
@@ -364,9 +371,7 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
             Some(("timeout", t)) => {
                 timeout = value::milliseconds(t.as_bytes()).filter(|t| *t > 0).ok_or_else(bad)?;
             }
-            Some(("state", _)) => {
-                return Err(node.problem("\"state\" of js_shared_dict_zone is not supported yet".to_owned()));
-            }
+            Some(("state", path)) if !path.is_empty() => state = Some(scope.build.full_path(path.as_bytes())),
             None if shown == "evict" => evict = true,
             _ => return Err(bad()),
         }
@@ -381,7 +386,9 @@ fn js_shared_dict_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Pro
     }
     scope.build.main.zones.add(name.as_bytes(), size, "js_shared_dict_zone").map_err(|t| node.problem(t))?;
     let dict = Dict::named(&name, size as usize);
-    scope.build.main.js.dicts.push(SharedDict { dict, is_number, timeout, evict });
+    scope.build.state_files.extend(state.clone());
+    let state = state.map(|path| state::open(&dict, path, is_number, timeout));
+    scope.build.main.js.dicts.push(SharedDict { dict, is_number, timeout, evict, state });
     Ok(())
 }
 

@@ -84,7 +84,8 @@ fn go(r: &mut Request, uri: &[u8]) -> Verdict {
     let text = r.text(uri);
     let (path, args) = special::split_args(r, text);
     let path = if r.get(path).contains(&b'%') {
-        let plain = unescaped(r.get(path));
+        let mut plain = Vec::new();
+        unescape(r.get(path), &mut plain);
         r.text(&plain)
     } else {
         path
@@ -97,10 +98,10 @@ fn go(r: &mut Request, uri: &[u8]) -> Verdict {
     special::internal_redirect(r, path, args)
 }
 
-/// A path without its escapes; what is none stays.
-fn unescaped(path: &[u8]) -> Vec<u8> {
+/// Appends a text without its escapes; what is none stays.
+pub(super) fn unescape(path: &[u8], out: &mut Vec<u8>) {
     let digit = |at: usize| path.get(at).and_then(|b| (*b as char).to_digit(16));
-    let (mut out, mut at) = (Vec::with_capacity(path.len()), 0);
+    let mut at = 0;
     while let Some(byte) = path.get(at) {
         match (byte, digit(at + 1), digit(at + 2)) {
             (b'%', Some(high), Some(low)) => {
@@ -113,7 +114,6 @@ fn unescaped(path: &[u8]) -> Vec<u8> {
             }
         }
     }
-    out
 }
 
 /// `js_set`

@@ -8,9 +8,10 @@ use crate::request::body::Stored;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::{self, From, Verdict};
 use crate::request::subrequest::{self, Mode, Options};
-use crate::request::{Method, Request, Text, end, include};
+use crate::request::{Method, Request, Text, Values, end, include};
 use ::js::rquickjs::prelude::Func;
-use ::js::rquickjs::{Ctx, Object, Result};
+use ::js::rquickjs::{Ctx, Function, Object, Result, Value};
+use ::js::value::OrThrow;
 use ::js::{Bytes, Fault, Item, Operation, engine};
 use std::rc::Rc;
 
@@ -34,13 +35,22 @@ pub fn add(raw: &Object<'_>) -> Result<()> {
                 with(&ctx, |r| start(r, call))
             },
         ),
-    )
+    )?;
+    raw.set("r_has_parent", Func::from(current::has_parent))?;
+    raw.set("r_in_parent", Func::from(in_parent))
+}
+
+/// Calls a function of JavaScript for the parent: what it does with a request it does with that one.
+fn in_parent<'js>(ctx: Ctx<'js>, run: Function<'js>) -> Result<Value<'js>> {
+    current::in_parent(|| run.call::<_, Value<'js>>(())).or_throw(&ctx)?
 }
 
 /// Begins one: the number by which the program waits for it.
 fn start(r: &mut Request, call: Call) -> std::result::Result<u32, Fault> {
     let detached = call.detached;
     let child = prepare(r, call)?;
+    // Both have the same bytes up to here, and the same variables.
+    let (before, base) = (child.known_values(), r.arena.mark());
     if detached {
         runtime::spawn(async move {
             let mut child = child;
@@ -49,7 +59,7 @@ fn start(r: &mut Request, call: Call) -> std::result::Result<u32, Fault> {
         });
         return Ok(0);
     }
-    let operation: Operation = Box::pin(run(child));
+    let operation: Operation = Box::pin(run(child, before, base));
     engine::current()?.begin(operation)
 }
 
@@ -100,7 +110,7 @@ fn set_body(child: &mut Request, body: Vec<u8>) {
 }
 
 /// Runs one to its end: `[status, uri, method, args, headers, body]`.
-async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
+async fn run(mut child: Box<Request>, before: Values, base: usize) -> std::result::Result<Item, Fault> {
     phases::conclude(&mut child, Verdict::Restart(From::ServerRewrite)).await;
     end(&mut child);
     let status = match (child.flow.error_status, child.answer.headers.status) {
@@ -114,7 +124,8 @@ async fn run(mut child: Box<Request>) -> std::result::Result<Item, Fault> {
     let (uri, method, args) = (text(child.head.uri), text(child.head.method_name), text(child.head.args));
     let body = child.downstream.take_captured().unwrap_or_default();
     let _ = current::request(|r| {
-        r.adopt_values(&child);
+        // What its program has set here (`r.parent`) stays, unless the subrequest has come to something else.
+        r.take_values(&child, &before, base);
         Ok(())
     });
     Ok(Item::List(vec![Item::Number(f64::from(status)), uri, method, args, Item::List(headers), Item::Buffer(body)]))

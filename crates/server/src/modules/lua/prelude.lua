@@ -243,7 +243,9 @@ ngx.arg = setmetatable({}, {
 -- Headers of a request and of an answer are found whatever their case and with `_` for `-`.
 local headers_mt = {
     __index = function(table, name)
-        if type(name) ~= "string" then
+        if type(name) == "number" then
+            return rawget(table, tostring(name))
+        elseif type(name) ~= "string" then
             return nil
         end
         return rawget(table, (name:lower():gsub("_", "-")))
@@ -262,6 +264,9 @@ end
 
 ngx.resp = { get_headers = headers_of(raw.resp_headers) }
 function ngx.resp.add_header(name, value)
+    if value == nil then
+        error("invalid header value", 2)
+    end
     return finish(raw.add_header(name, value))
 end
 
@@ -272,8 +277,6 @@ local req = {
     set_header = checked(raw.req_set_header),
     clear_header = checked(raw.req_clear_header),
     raw_header = checked(raw.req_raw_header),
-    get_uri_args = checked(raw.req_uri_args),
-    get_query_args = checked(raw.req_uri_args),
     get_post_args = checked(raw.req_post_args),
     http_version = checked(raw.req_http_version),
     is_internal = checked(raw.req_is_internal),
@@ -285,6 +288,19 @@ local req = {
     discard_body = checked(raw.req_discard_body),
 }
 ngx.req = req
+
+-- `into`: a table of the program's own, which is used again.
+function req.get_uri_args(max, into)
+    local found, text = finish(raw.req_uri_args(max))
+    if type(into) ~= "table" then
+        return found, text
+    end
+    for name, value in pairs(found) do
+        into[name] = value
+    end
+    return into, text
+end
+req.get_query_args = req.get_uri_args
 
 function req.set_uri_args(args)
     if type(args) == "table" then
@@ -726,7 +742,7 @@ function semaphore:wait(seconds)
     end
     local refused = may_wait("wait")
     if refused then
-        error(refused, 2)
+        return nil, refused
     end
     local ok, text = raw.semaphore_take(self[1])
     if ok then
@@ -1201,12 +1217,26 @@ end
 
 local nothing = { version = "0.1.32" }
 loaded["resty.core"] = nothing
-for _, name in ipairs({ "resty.core", "resty.core.base", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
+for _, name in ipairs({ "resty.core", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
                         "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
                         "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
                         "resty.core.ndk", "resty.core.utils", "resty.core.socket", "resty.core.coroutine", "resty.core.param" }) do
     module(name, nothing)
 end
+module("resty.core.base", {
+    version = "0.1.32",
+    new_tab = require "table.new",
+    clear_tab = require "table.clear",
+    allows_subsystem = function(...)
+        local own = ngx.config.subsystem
+        for _, name in ipairs({ ... }) do
+            if name == own then
+                return
+            end
+        end
+        error("unsupported subsystem: " .. own, 2)
+    end,
+})
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
@@ -1219,53 +1249,74 @@ module("ngx.re", {
         end
     end,
     split = function(subject, pattern, options, ctx, max, res)
-        local out, at, count = res or {}, ctx and ctx.pos or 1, 0
+        if res ~= nil and type(res) ~= "table" then
+            error("res is not a table", 2)
+        end
+        subject = tostring(subject)
+        local out, count, pieces = res or {}, 0, 0
+        -- Where the piece begins, and from where on its end is looked for.
+        local at = ctx and ctx.pos or 1
         local position = at
         max = max or 0
-        while position <= #subject and (max <= 0 or count < max - 1) do
+        if at > #subject and at > 1 then
+            out[1] = nil
+            return out
+        end
+        while position <= #subject and (max <= 0 or pieces < max - 1) do
             local match, start, stop = re_exec(subject, pattern, options, position)
             if match == FAULT then
                 return nil, start
             end
-            if not match then
+            if not match or start > #subject then
                 break
             end
-            if stop < start then
-                if start > #subject then
-                    break
-                end
-                stop = start
-                count = count + 1
-                out[count] = subject:sub(at, stop)
+            if stop < start and start == at then
+                -- Nothing between nothing: the end is further on.
+                position = position + 1
             else
+                pieces = pieces + 1
                 count = count + 1
                 out[count] = subject:sub(at, start - 1)
-            end
-            for _, group in ipairs(match) do
-                if group then
-                    count = count + 1
-                    out[count] = group
+                for _, group in ipairs(match) do
+                    if group then
+                        count = count + 1
+                        out[count] = group
+                    end
                 end
+                at = stop + 1
+                position = at
             end
-            at = stop + 1
-            position = at
         end
-        if at <= #subject or count > 0 then
-            count = count + 1
-            out[count] = subject:sub(at)
-        elseif count == 0 then
-            out[1] = subject
-            count = 1
+        count = count + 1
+        out[count] = subject:sub(at)
+        -- Without a limit empty pieces at the end are none, as in Perl.
+        while max <= 0 and pieces > 0 and count > 0 and out[count] == "" do
+            out[count] = nil
+            count = count - 1
         end
         out[count + 1] = nil
         return out
     end,
 })
 module("ngx.base64", {
-    version = "0.1.32", encode_base64url = checked(raw.encode_base64url), decode_base64url = checked(raw.decode_base64url),
+    version = "0.1.32", encode_base64url = checked(raw.encode_base64url),
+    decode_base64url = function(text)
+        local plain = finish(raw.decode_base64url(text))
+        if plain == nil then
+            return nil, "invalid input"
+        end
+        return plain
+    end,
 })
 module("ngx.errlog", {
-    version = "0.1.32", raw_log = checked(raw.raw_log), get_sys_filter_level = raw.log_level,
+    version = "0.1.32",
+    raw_log = function(level, text)
+        if type(text) ~= "string" then
+            error("bad argument #2 to 'raw_log' (must be a string)", 2)
+        end
+        return finish(raw.raw_log(level, text))
+    end,
+    get_sys_filter_level = raw.log_level,
     set_filter_level = function(level)
         if not level then
             return nil, "missing \"level\" argument"
@@ -1295,7 +1346,23 @@ module("ngx.resp", {
         return finish(raw.set_status_line(status, tostring(reason)))
     end,
 })
-module("ngx.req", { version = "0.1.32", add_header = checked(raw.req_add_header) })
+module("ngx.req", {
+    version = "0.1.32",
+    add_header = function(name, value)
+        if name == nil then
+            error("bad 'name' argument: string expected, got nil", 2)
+        elseif value == nil then
+            error("bad 'value' argument: string or table expected, got nil", 2)
+        elseif type(value) ~= "table" then
+            return finish(raw.req_add_header(tostring(name), value))
+        elseif #value == 0 then
+            error("bad 'value' argument: non-empty table expected", 2)
+        end
+        for _, one in ipairs(value) do
+            finish(raw.req_add_header(tostring(name), one))
+        end
+    end,
+})
 
 -- Additions of OpenResty's LuaJIT to `table`, as modules and where programs look for them.
 local table_lib = {

@@ -168,7 +168,13 @@ pub async fn run_with(
             }
             (Step::Flush(index), Some(r)) => match flow::flush_now(r).await {
                 Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
-                Err(_) => return End::Broken,
+                Err(verdict) => {
+                    // The program hears of it and goes on, as under ngx_lua; the request comes to this in the end.
+                    r.ctx.lua.get_or_insert_default().failed = Some(verdict);
+                    let text = machine.lua.create_string(super::api::answer::LOST);
+                    let Ok(text) = text else { return End::Broken };
+                    (index, MultiValue::from_iter([Value::Nil, Value::String(text)]))
+                }
             },
             (_, None) => return End::Failed,
         };

@@ -88,6 +88,7 @@ raw.parseArgs = (given) => {
 let args;
 let read;
 let form;
+let parent;
 
 let reading = false;
 async function readBody() {
@@ -133,7 +134,10 @@ class HttpRequest {
         return raw.r_internal();
     }
     get parent() {
-        return undefined;
+        if (parent === undefined && raw.r_has_parent()) {
+            parent = parentRequest();
+        }
+        return parent;
     }
     get requestText() {
         return raw.r_body(false);
@@ -231,6 +235,52 @@ Object.assign(HttpRequest.prototype, {
         return form;
     },
 });
+
+// The request whose program waits for this subrequest. It has a context of its own, so this is a view: each call works on that request.
+const inParent = (work) => raw.r_in_parent(work);
+const viewInParent = (inner) => {
+    const on = (name) => (_, ...given) => inParent(() => Reflect[name](inner, ...given));
+    return new Proxy(Object.create(null), {
+        get: on('get'), has: on('has'), ownKeys: on('ownKeys'), set: on('set'), deleteProperty: on('deleteProperty'),
+        getOwnPropertyDescriptor: on('getOwnPropertyDescriptor'), defineProperty: on('defineProperty'),
+    });
+};
+const VIEWS = ['headersIn', 'headersOut', 'variables', 'rawVariables'];
+// What its own program alone can wait for, or give back.
+const ITS_OWN = [
+    'subrequest', 'setReturnValue', 'readRequestText', 'readRequestArrayBuffer', 'readRequestJSON', 'readRequestForm',
+];
+function parentRequest() {
+    const target = new HttpRequest();
+    let query;
+    return new Proxy(target, {
+        get: (_, name) => {
+            if (VIEWS.includes(name)) {
+                return viewInParent(target[name]);
+            }
+            if (ITS_OWN.includes(name)) {
+                return () => {
+                    throw new TypeError(`"${name}" of a parent request is for its own program`);
+                };
+            }
+            if (name === 'parent') {
+                // Only a client's own request has subrequests that programs wait for.
+                return undefined;
+            }
+            if (name === 'args') {
+                query ??= raw.parseArgs(inParent(raw.r_args));
+                return query;
+            }
+            if (name === 'requestBuffer') {
+                const body = inParent(() => raw.r_body(true));
+                return body === undefined ? undefined : raw.wrap(body);
+            }
+            const found = inParent(() => target[name]);
+            return typeof found === 'function' ? (...given) => inParent(() => found.apply(target, given)) : found;
+        },
+        set: (_, name, value) => inParent(() => Reflect.set(target, name, value)),
+    });
+}
 
 function texts(value, what) {
     if (value === undefined || value === null) {
@@ -396,7 +446,7 @@ let request;
 raw.request = () => request ??= new HttpRequest();
 raw.periodic = () => new PeriodicSession();
 raw.forget = () => {
-    [args, read, form, request] = [];
+    [args, read, form, parent, request] = [];
     reading = false;
     raw.forget_session?.();
 };

@@ -74,8 +74,8 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })?;
     add_function(lua, raw, "set_header", |_, (name, value): (Value, Value)| set(&name, &value))?;
     add_function(lua, raw, "add_header", |_, (name, value): (Value, Value)| {
-        let name = bytes_of(&name, 1, "add_header")?;
-        let all = texts_of(&value)?;
+        let name = escaped(bytes_of(&name, 1, "add_header")?, true);
+        let all: Vec<_> = texts_of(&value)?.into_iter().map(|v| escaped(v, false)).collect();
         request_in(BEFORE_BODY, |r| {
             all.iter().for_each(|value| add_header(r, &name, value));
             Ok(())
@@ -85,6 +85,14 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         request(|r| headers(lua, r, max, as_they_are == Some(true)))
     })?;
     add_arguments(lua, raw)
+}
+
+/// The client cannot be reached any more, in ngx_lua's words.
+pub const LOST: &str = "nginx output filter error";
+
+/// Whether that is known.
+fn is_lost(r: &Request) -> bool {
+    r.ctx.lua.as_ref().is_some_and(|c| c.failed.is_some())
 }
 
 fn say(values: &MultiValue, newline: bool) -> Tried {
@@ -115,6 +123,9 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
     if context.eof || r.answer.done {
         return refused("seen eof");
     }
+    if context.failed.is_some() {
+        return refused(LOST);
+    }
     context.answered = true;
     if r.head.version == Version::HTTP10 && !r.answer.header_sent && r.is_main() && *r.conf().lua.http10_buffering {
         r.ctx.lua.get_or_insert_default().held.get_or_insert_default().extend_from_slice(bytes);
@@ -124,7 +135,7 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
         && let Err(verdict) = send_head(r)
     {
         r.ctx.lua.get_or_insert_default().failed = Some(verdict);
-        return refused("nginx output filter error");
+        return refused(LOST);
     }
     if r.answer.header_only {
         return refused("header only");
@@ -134,7 +145,7 @@ fn send(r: &mut Request, bytes: &[u8]) -> Tried {
     }
     match r.send_body(Chunk::Bytes(bytes), false) {
         Ok(()) => done(),
-        Err(_) => refused("nginx output filter error"),
+        Err(_) => refused(LOST),
     }
 }
 
@@ -149,9 +160,12 @@ fn eof(r: &mut Request) -> Tried {
     if std::mem::replace(&mut context.eof, true) {
         return refused("seen eof");
     }
+    if is_lost(r) {
+        return refused(LOST);
+    }
     match finish_answer(r) {
         Verdict::Answered => done(),
-        _ => refused("nginx output filter error"),
+        _ => refused(LOST),
     }
 }
 
@@ -174,6 +188,9 @@ fn flush(r: &mut Request, wait: bool) -> Tried {
     }
     if !r.answer.header_sent {
         return refused("nothing to flush");
+    }
+    if is_lost(r) {
+        return refused(LOST);
     }
     r.answer.unbuffered = true;
     if wait { Ok((::lua::json::null(), None)) } else { done() }
@@ -370,6 +387,10 @@ fn set(name: &Value, value: &Value) -> Result<(), Fault> {
             return Ok(());
         }
         let name = dashes(r, &name);
+        let is_number = |v: &Vec<u8>| !v.is_empty() && v.iter().all(u8::is_ascii_digit);
+        if K::find(&name) == K::ContentLength && !values.iter().all(is_number) {
+            return Err(Fault("failed to set header".to_owned()));
+        }
         set_header(r, &name, &values);
         Ok(())
     })

@@ -87,9 +87,6 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
         let Some(level) = super::super::run::number(&number).and_then(|n| level(n as i64)) else {
             return Ok((None, Some("bad log level")));
         };
-        if current::phase() != Phase::Init {
-            return Ok((None, Some("API disabled in the current context")));
-        }
         Ok(if captured::set_least(level) { (Some(true), None) } else { (None, Some(NOT_KEPT)) })
     })?;
     add_function(lua, raw, "log_lines", |lua, (most, into): (f64, Table)| -> Result<_, Fault> {
