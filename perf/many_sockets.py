@@ -4,6 +4,9 @@
 Makes connections over loopback in a network namespace, in steps, by processes that each hold as many as they have descriptors for, and measures
 the CPU time of `ironweir doctor --json` (user and system, of the process). Said is the cost of each socket by the slope between the steps, and
 what a million would cost by that: an extrapolation, since descriptors do not allow as many here. Root, for the namespace.
+
+Beside it stands the kernel's own floor: two bare dumps that only read, of all connections and of the sample (one port of eight, crates/machine/src/sample.rs)
+that the doctor asks for where there are more than 100,000.
 """
 import argparse
 import os
@@ -29,6 +32,36 @@ for _ in range(count):
     client = socket.socket(); client.connect(server.getsockname()); held += [client, server.accept()[0]]
 print("held", flush=True)
 sys.stdin.read()
+"""
+
+BARE = """
+import resource, socket, struct, sys
+ports = [(block * 4096, block * 4096 + 511) for block in range(16)]
+part = 20 * len(ports)
+end = 2 * part + 4
+code = b""
+for least, most, behind in ((2, 3, part), (4, 5, 2 * part)):
+    for first, last in ports:
+        here = len(code)
+        code += struct.pack("=BBHBBHBBHBBHBBH", least, 8, behind - here, 0, 0, first, most, 8, 12, 0, 0, last, 1, 4, end - here - 16)
+code += struct.pack("=BBH", 1, 4, 8)
+stream, room = socket.socket(16, socket.SOCK_RAW, 4), bytearray(65536)
+for name, more in (("all", b""), ("sample", struct.pack("=HH", len(code) + 4, 1) + code)):
+    used = lambda: sum(resource.getrusage(resource.RUSAGE_SELF)[:2])
+    began, count = used(), 0
+    for family in (2, 10):
+        body = struct.pack("=BBBBI", family, 6, 0, 0, 0x1bfe) + bytes(48) + more
+        stream.sendto(struct.pack("=IHHII", 16 + len(body), 20, 0x301, 1, 0) + body, (0, 0))
+        while True:
+            size = stream.recv_into(room)
+            count += size
+            kind = struct.unpack_from("=H", room, 4)[0]
+            if kind == 2:
+                sys.exit("the kernel refuses: %d" % struct.unpack_from("=i", room, 16))
+            if kind == 3 or struct.unpack_from("=H", room, size - 16)[0] == 3 or size < 24:
+                break
+    print("%s %.3f s (%d bytes)" % (name, used() - began, count), end="; ")
+print()
 """
 
 
@@ -66,6 +99,8 @@ def main():
             (user, system), took = cost(options)
             points.append((sockets, user + system))
             print(f"{sockets:>8} sockets: {user + system:6.3f} s of CPU ({user:.3f} user, {system:.3f} kernel); the count of sockets took {took / 1000:.1f} ms", flush=True)
+            bare = inside(sys.executable, "-c", BARE, stdout=subprocess.PIPE, text=True).communicate()[0]
+            print(f"         bare dumps that only read: {bare.strip().rstrip(';')}", flush=True)
             left = (options.sockets - sockets) // 2
             if left <= 0:
                 break

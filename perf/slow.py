@@ -1,10 +1,12 @@
 #!/usr/bin/env python3
 """slowhttptest's three attacks (slow heads, slow bodies, slow reads) against Ironweir with least rates: is service available, is memory bounded?
 
-perf/slow.py IRONWEIR [--connections 10000] [--rate 1000] [--seconds 40] [--attacks heads,bodies,reads]
+perf/slow.py IRONWEIR [--connections 10000] [--rate 1000] [--seconds 40] [--grace 20] [--attacks heads,bodies,reads]
 
-Each attack opens so many connections, as many as the limit of descriptors lets it, and keeps them as long as the server lets it. Meanwhile a page is asked for
-every 100 ms from another address. One line for each attack: answers, the slowest, the server's memory before and at most, and the kernel's for sockets.
+Each attack opens so many connections, as many as the limit of descriptors lets it, and keeps them as long as the server lets it: for the grace, so that there are
+10,000 at a time only if that many are opened within it. Meanwhile a page is asked for every 100 ms from another address. One line for each attack: connections
+that the server had, answers, the slowest, the server's memory (what is its own: no pages of its file) before and at most, and the kernel's for sockets, which is
+that of the whole machine.
 
 Exit status 1: an answer was missing or took longer than a second, or a connection took more than 40 kB of the server's memory.
 """
@@ -24,7 +26,7 @@ CONF = """
 daemon off; worker_processes 1; user root; worker_rlimit_nofile {files}; pid {folder}/ironweir.pid; error_log {folder}/error.log error;
 events {{ worker_connections {files}; }}
 http {{
-    access_log off; client_header_min_rate 200 grace=20s; client_body_min_rate 1k grace=20s; send_min_rate 1k grace=20s;
+    access_log off; client_header_min_rate 200 grace={grace}s; client_body_min_rate 1k grace={grace}s; send_min_rate 1k grace={grace}s;
     slow_connections_per_address 20000;
     server {{
         listen 127.0.0.1:{port} backlog=4096 sndbuf=64k; root {folder}; client_max_body_size 1g;
@@ -57,14 +59,29 @@ def ask(port):
         client.close()
 
 
-def sockets():
-    """TCP sockets in use, and kB that the kernel has for them."""
+def kernel_memory():
+    """kB that the kernel has for all TCP sockets of this machine."""
     words = next(line.split() for line in pathlib.Path("/proc/net/sockstat").read_text().splitlines() if line.startswith("TCP:"))
-    return int(words[words.index("inuse") + 1]), int(words[words.index("mem") + 1]) * 4
+    return int(words[words.index("mem") + 1]) * 4
+
+
+def own(server):
+    """The server's descriptors, and the kB of memory that are its own."""
+    descriptors = memory = 0
+    for pid in server.pids():
+        try:
+            descriptors += len(os.listdir(f"/proc/{pid}/fd"))
+            text = pathlib.Path(f"/proc/{pid}/smaps_rollup").read_text()
+        except OSError:
+            continue
+        memory += next((int(line.split()[1]) for line in text.splitlines() if line.startswith("Anonymous:")), 0)
+    return descriptors, memory
 
 
 def run(name, port, server, options):
-    before, base = server.memory()[1] // 1024, sockets()
+    for _ in range(20):
+        ask(port)
+    (base, before), kernel_before = own(server), kernel_memory()
     words = [word.format(port=port) for word in ATTACKS[name]]
     attack = subprocess.Popen(["slowhttptest", *words, "-c", str(options.connections), "-r", str(options.rate), "-l", str(options.seconds), "-p", "10"],
                               stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -72,9 +89,9 @@ def run(name, port, server, options):
     until = time.monotonic() + options.seconds + 30
     while attack.poll() is None and time.monotonic() < until:
         took.append(ask(port))
-        most = max(most, server.memory()[1] // 1024)
-        opened, kernel = sockets()
-        most_open, most_kernel = max(most_open, (opened - base[0]) // 2), max(most_kernel, kernel - base[1])
+        opened, memory = own(server)
+        most, most_open = max(most, memory), max(most_open, opened - base)
+        most_kernel = max(most_kernel, kernel_memory() - kernel_before)
         time.sleep(0.1)
     attack.kill()
     attack.wait()
@@ -87,7 +104,7 @@ def run(name, port, server, options):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program", type=pathlib.Path)
-    for name, value in [("connections", 10000), ("rate", 1000), ("seconds", 40)]:
+    for name, value in [("connections", 10000), ("rate", 1000), ("seconds", 40), ("grace", 20)]:
         parser.add_argument(f"--{name}", type=int, default=value)
     parser.add_argument("--attacks", default="heads,bodies,reads")
     options = parser.parse_args()
@@ -98,7 +115,7 @@ def main():
     with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
         folder, port = pathlib.Path(folder), processes.free_port()
         (folder / "large").write_bytes(b"x" * (1 << 20))
-        (folder / "ironweir.conf").write_text(CONF.format(folder=folder, port=port, files=hard))
+        (folder / "ironweir.conf").write_text(CONF.format(folder=folder, port=port, files=hard, grace=options.grace))
         command = [str(options.program.resolve()), "-p", str(folder), "-c", str(folder / "ironweir.conf"), "-e", str(folder / "error.log")]
         for name in options.attacks.split(","):
             server = processes.start("ironweir", command, folder, 0, port, lambda _: None)

@@ -15,6 +15,7 @@ pub mod own;
 pub mod probe;
 pub mod processes;
 pub mod queue;
+mod sample;
 pub mod shaping;
 pub mod sockets;
 pub mod system;

@@ -1,7 +1,10 @@
 //! All sockets of this network namespace, by `sock_diag`: how many in which state, the queues of those that listen, and how many
-//! connections go to which destination. One pass without an allocation for each socket: a million of them take less than a second.
+//! connections go to which destination. One pass without an allocation for each socket. Where there are very many, a sample of the connections is
+//! looked at ([`crate::sample`]) and held against the kernel's own sums, so that a million of them take less than a second.
 
-use crate::netlink::{Netlink, attributes, bytes_at};
+use crate::counters::Sockstat;
+use crate::netlink::{Netlink, attributes, bytes_at, put_attribute};
+use crate::sample;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, HashMap};
 use std::io;
@@ -16,6 +19,12 @@ const INET6: u8 = 10;
 const UNIX: u8 = 1;
 /// The size of `struct inet_diag_req_v2`, and of the socket's name in it.
 const REQUEST: usize = 56;
+/// The attribute of a request that holds a filter.
+const BYTECODE: u16 = 1;
+/// Ports that a filter asks for: each is some comparisons for each socket.
+const MOST_FILTERED: usize = 64;
+/// From how many sockets on (`/proc/net/sockstat`) a sample is looked at: these take a fifth of a second.
+const MANY: u64 = 100_000;
 /// The size of `struct inet_diag_msg`.
 const INET_MESSAGE: usize = 72;
 /// The size of `struct unix_diag_msg`; its attributes `UNIX_DIAG_NAME` and `UNIX_DIAG_RQLEN`; what a request asks for.
@@ -70,6 +79,9 @@ pub struct Sockets {
     /// Destinations were more than can be told apart.
     #[serde(default)]
     pub is_cut: bool,
+    /// One connection of so many was looked at, and the numbers of connections are estimates; 0: all were.
+    #[serde(default)]
+    pub one_of: u64,
     /// How long the count took, microseconds.
     pub took_us: u64,
 }
@@ -164,18 +176,32 @@ impl Sockets {
     /// # Errors
     /// If the kernel has no `sock_diag` for TCP.
     pub fn read() -> io::Result<Sockets> {
+        let sums = sums();
+        Sockets::read_with((sums.in_use + sums.time_wait > MANY).then_some(sums))
+    }
+
+    /// All of them, or a sample that is brought to these sums.
+    fn read_with(sums: Option<Sockstat>) -> io::Result<Sockets> {
         let began = std::time::Instant::now();
         let mut netlink = Netlink::sock_diag()?;
-        let mut count = Count { is_listened: vec![false; 1 << 16], ..Count::default() };
+        let mut count = Count::new();
+        count.is_sample = sums.is_some();
         for family in [INET, INET6] {
             netlink.dump(BY_FAMILY, &request(family, TCP, 1 << LISTEN), |_, m| count.listener(m))?;
         }
         for family in [INET, INET6] {
-            netlink.dump(BY_FAMILY, &request(family, TCP, CONNECTIONS), |_, m| count.connection(m))?;
+            let mut asked = request(family, TCP, CONNECTIONS).to_vec();
+            if sums.is_some() {
+                put_attribute(&mut asked, BYTECODE, &sample::filter());
+            }
+            netlink.dump(BY_FAMILY, &asked, |_, m| count.connection(m))?;
             // A kernel without udp_diag has no UDP to tell of.
             let _ = netlink.dump(BY_FAMILY, &request(family, UDP, !0), |_, m| count.datagrams(m));
         }
         let _ = netlink.dump(BY_FAMILY, &unix_request(), |_, m| count.unix(m));
+        if let Some(sums) = sums {
+            count.bring_to(&sums);
+        }
         let mut sockets = count.finish();
         sockets.took_us = began.elapsed().as_micros() as u64;
         Ok(sockets)
@@ -187,9 +213,17 @@ impl Sockets {
     }
 }
 
+/// The kernel's own sums, of both families of addresses.
+fn sums() -> Sockstat {
+    let sums = Sockstat::read();
+    let text = crate::own::proc_net("sockstat6");
+    let six = text.lines().find_map(|l| l.strip_prefix("TCP6: inuse ")?.trim().parse::<u64>().ok()).unwrap_or(0);
+    Sockstat { in_use: sums.in_use + six, ..sums }
+}
+
 /// Counts one message of each kind from the same bytes. For fuzzing.
 pub fn count(message: &[u8]) -> Sockets {
-    let mut count = Count { is_listened: vec![false; 1 << 16], ..Count::default() };
+    let mut count = Count::new();
     count.connection(message);
     count.datagrams(message);
     count.unix(message);
@@ -226,8 +260,17 @@ pub fn users(ports: &[u16]) -> io::Result<Vec<User>> {
         })?;
     }
     let mut users = Vec::new();
+    let wanted: Vec<u16> = (0..=u16::MAX).filter(|port| is_wanted[usize::from(*port)]).collect();
+    if wanted.is_empty() {
+        return Ok(users);
+    }
     for family in [INET, INET6] {
-        netlink.dump(BY_FAMILY, &request(family, TCP, CONNECTIONS), |_, m| {
+        let mut asked = request(family, TCP, CONNECTIONS).to_vec();
+        // The kernel tells of these ports only: of a million connections it would tell for a second.
+        if wanted.len() <= MOST_FILTERED {
+            put_attribute(&mut asked, BYTECODE, &sample::with_ports(&wanted));
+        }
+        netlink.dump(BY_FAMILY, &asked, |_, m| {
             let told = Told::read(m).filter(|s| is_wanted[usize::from(s.from_port)] && users.len() < KEPT_LISTENERS);
             users.extend(told.map(|s| User {
                 port: s.from_port,
@@ -277,12 +320,17 @@ struct Count {
     listeners: Vec<Listener>,
     udp: Vec<Bound>,
     is_listened: Vec<bool>,
-    by_port: HashMap<u16, u64>,
+    by_port: Vec<u64>,
     ways: HashMap<Way, Destination>,
     is_cut: bool,
+    is_sample: bool,
 }
 
 impl Count {
+    fn new() -> Count {
+        Count { is_listened: vec![false; 1 << 16], by_port: vec![0; 1 << 16], ..Count::default() }
+    }
+
     fn listener(&mut self, message: &[u8]) {
         let Some(s) = Told::read(message).filter(|_| self.listeners.len() < KEPT_LISTENERS) else { return };
         self.states[usize::from(LISTEN)] += 1;
@@ -294,13 +342,16 @@ impl Count {
 
     fn connection(&mut self, message: &[u8]) {
         let Some(s) = Told::read(message) else { return };
+        let is_accepted = self.is_listened[usize::from(s.from_port)];
+        // The port that was chosen at random, here or there: the other one is that of a service, and all of its connections have it.
+        if self.is_sample && !sample::has(if is_accepted { s.to_port } else { s.from_port }) {
+            return;
+        }
         self.states[usize::from(s.state).min(STATES.len() - 1)] += 1;
         // syn_recv has no process yet, time_wait none any more.
         self.orphans += u64::from(s.inode == 0 && matches!(s.state, 4 | 5 | 9 | 11));
-        if self.is_listened[usize::from(s.from_port)] {
-            if s.state != TIME_WAIT {
-                *self.by_port.entry(s.from_port).or_default() += 1;
-            }
+        if is_accepted {
+            self.by_port[usize::from(s.from_port)] += u64::from(s.state != TIME_WAIT);
             return;
         }
         if s.to_port == 0 {
@@ -349,9 +400,43 @@ impl Count {
         self.listeners.push(listener);
     }
 
+    /// Makes what was counted of a sample numbers of all connections: TIME_WAIT and the rest have the sums that the kernel has counted itself.
+    fn bring_to(&mut self, sums: &Sockstat) {
+        let waits = self.states[usize::from(TIME_WAIT)];
+        // What has no socket yet or is a listener is not in the kernel's sum, or was counted one by one.
+        let listeners = self.states[usize::from(LISTEN)];
+        let is_other = |state: usize| !matches!(state as u8, LISTEN | TIME_WAIT | 3 | 12);
+        let others: u64 = self.states.iter().enumerate().filter(|(state, _)| is_other(*state)).map(|(_, n)| n).sum();
+        let of_waits = Scale { from: waits, to: sums.time_wait };
+        let of_others = Scale { from: others, to: sums.in_use.saturating_sub(listeners) };
+        let mut rounded = sums.in_use.saturating_sub(listeners);
+        for (state, count) in self.states.iter_mut().enumerate() {
+            *count = match state as u8 {
+                LISTEN => *count,
+                TIME_WAIT => of_waits.of(*count),
+                _ if is_other(state) => of_others.of(*count),
+                _ => *count * sample::ONE_OF,
+            };
+            rounded = rounded.saturating_sub(if is_other(state) { *count } else { 0 });
+        }
+        // What rounding has left belongs to the state with most.
+        let most = (0..self.states.len()).filter(|state| is_other(*state)).max_by_key(|state| self.states[*state]);
+        if let Some(most) = most.filter(|most| self.states[*most] > 0) {
+            self.states[most] += rounded;
+        }
+        self.orphans = of_others.of(self.orphans);
+        self.by_port.iter_mut().for_each(|n| *n = of_others.of(*n));
+        for way in self.ways.values_mut() {
+            let rest = way.total - way.time_wait;
+            way.established = of_others.of(way.established);
+            way.time_wait = of_waits.of(way.time_wait);
+            way.total = of_others.of(rest) + way.time_wait;
+        }
+    }
+
     fn finish(mut self) -> Sockets {
         for listener in &mut self.listeners {
-            listener.connections = self.by_port.get(&listener.port).copied().unwrap_or(0);
+            listener.connections = self.by_port[usize::from(listener.port)];
         }
         let named = |(way, d): (Way, Destination)| Destination {
             from: way.from.to_string(),
@@ -372,8 +457,24 @@ impl Count {
             udp: self.udp,
             destinations: ways.into_iter().map(named).collect(),
             is_cut: self.is_cut,
+            one_of: if self.is_sample { sample::ONE_OF } else { 0 },
             took_us: 0,
         }
+    }
+}
+
+/// Numbers of a sample to numbers of all.
+struct Scale {
+    from: u64,
+    to: u64,
+}
+
+impl Scale {
+    fn of(&self, count: u64) -> u64 {
+        if self.from == 0 {
+            return count * sample::ONE_OF;
+        }
+        (u128::from(count) * u128::from(self.to) / u128::from(self.from)) as u64
     }
 }
 
@@ -390,7 +491,7 @@ mod tests {
         b[8..12].copy_from_slice(&[10, 0, 0, 7]);
         b[56..60].copy_from_slice(&3_u32.to_ne_bytes());
         b[60..64].copy_from_slice(&511_u32.to_ne_bytes());
-        let mut count = Count { is_listened: vec![false; 1 << 16], ..Count::default() };
+        let mut count = Count::new();
         count.listener(&b);
         count.listener(&b[..71]);
         let sockets = count.finish();
@@ -433,6 +534,14 @@ mod tests {
             assert_eq!((to.to.clone(), to.total, to.established), (address.to_string(), PAIRS, PAIRS));
             let listener = sockets.listeners.iter().find(|l| l.port == address.port()).unwrap();
             assert_eq!((listener.queue, listener.connections), (0, PAIRS));
+            let (sums, from) = (sums(), cpu());
+            let sampled = Sockets::read_with(Some(sums)).unwrap();
+            println!("a sample of them in {} us of CPU: {:?}", cpu() - from, sampled.tcp);
+            assert_eq!((sampled.one_of, sockets.one_of, &sampled.tcp), (sample::ONE_OF, 0, &sockets.tcp));
+            let (to, near) = (&sampled.destinations[0], PAIRS / 4);
+            assert_eq!((to.to.clone(), to.total), (address.to_string(), to.established));
+            let listener = sampled.listeners.iter().find(|l| l.port == address.port()).unwrap();
+            assert!(to.total.abs_diff(PAIRS) < near && listener.connections.abs_diff(PAIRS) < near, "{sampled:?}");
             drop(pairs);
         };
         if crate::namespace::inside(run).is_none() {

@@ -14,15 +14,16 @@ use serde_json::{Map, Value, json};
 const HIDDEN: &str = "****";
 
 impl Transaction {
-    /// Whether the audit log gets a line: `SecAuditEngine`, and for `RelevantOnly` a rule with `auditlog` or a status that
-    /// `SecAuditLogRelevantStatus` matches.
+    /// Whether the audit log gets a line: `SecAuditEngine`, and for `RelevantOnly` a rule with `auditlog`, a status that
+    /// `SecAuditLogRelevantStatus` matches, or a transaction that was given up.
     pub fn is_audited(&self) -> bool {
         match self.switches_audit() {
             AuditEngine::Off => false,
             AuditEngine::On => true,
             AuditEngine::RelevantOnly => {
                 let status = self.answered().to_string();
-                self.matches().iter().any(|m| m.audit)
+                self.fault().is_some()
+                    || self.matches().iter().any(|m| m.audit)
                     || self
                         .settings()
                         .audit_status

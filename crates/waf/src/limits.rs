@@ -25,18 +25,24 @@ pub const PCRE_STACK_BYTES: usize = 1 << 20;
 pub const LONG_VALUE_BYTES: usize = 256;
 /// Bytes that PCRE2 may look through in one transaction, one for each expression that is asked of each. The linear engine gets
 /// the rest: many short values cost no more than a long one.
-pub const MAX_BACKTRACKED_BYTES: u64 = 1 << 21;
+pub const MAX_BACKTRACKED_BYTES: u64 = 1 << 16;
 /// Bytes that the automaton of the second, linear engine may have for one pattern.
 pub const LINEAR_SIZE_BYTES: usize = 1 << 22;
-/// Bytes that its states may take for each thread that uses it. They are made while values are looked through.
-pub const LINEAR_CACHE_BYTES: usize = 1 << 18;
+/// Bytes that its states may take for each thread that uses it. They are made while values are looked through; with a quarter of this, prose drives the
+/// dearest expressions out of their tables, and 64 kB of it cost five times as much.
+pub const LINEAR_CACHE_BYTES: usize = 1 << 20;
 /// Bytes of a value that libinjection looks at for SQL. It folds operands and looks each word up in its list: 64 kB of `a=` cost it 35 ms. What it knows of a
 /// value is in its first words; what stands behind is for the expressions.
 pub const MAX_INJECTION_BYTES: usize = 4_096;
 /// Full stops (or backticks) of one word that libinjection is given.
 pub const MAX_WORD_DOTS: usize = 32;
-/// Work that one transaction may cost: bytes that operators and transformations looked at, one for each. A request that needs
-/// more cannot be judged and is refused.
+/// Work that one transaction may cost without a body: bytes that transformations, searches for literals and operators looked at, one for each. One that
+/// needs more is given up, see [`crate::Fault::TooExpensive`].
+pub const WORK: u64 = 1 << 22;
+/// And for each byte of its bodies, which the operator's limits have let in (`SecRequestBodyNoFilesLimit`). With the Core Rule Set prose needs 100, forms
+/// that are made of what attacks are made of 72 (they are longer by what is escaped).
+pub const WORK_PER_BODY_BYTE: u64 = 160;
+/// And altogether.
 pub const MAX_WORK: u64 = 1 << 28;
 /// Transformations of one rule.
 pub const MAX_TRANSFORMS: usize = 64;

@@ -43,17 +43,25 @@ pub struct Rules {
     pub(crate) needs: Vec<Need>,
     /// Prefilters of requests (phases 1 and 2) and of answers (the others).
     pub(crate) literals: [Literals; 2],
+    /// The same for the rules of one chain of transformations only, where these have far fewer: for long values that the chain has changed.
+    pub(crate) own_literals: [Vec<Option<Literals>>; 2],
     /// Who looks at what, in the same two.
     pub(crate) watchers: [Watchers; 2],
     pub(crate) names: Names,
     /// What decides beforehand that a rule does not match, by its number.
     pub(crate) gates: Vec<Gate>,
     notes: Vec<Problem>,
+    /// Transactions are not given up for their work: every rule looks at every value.
+    pub(crate) is_bare: bool,
     /// A rule looks into uploaded files.
     pub(crate) reads_files: bool,
     /// The expression with most groups: its scratch space fits all.
     widest: Arc<Rx>,
 }
+
+/// Literals of the rules of one chain of transformations for which it is worth having an automaton of their own: with more it is hardly faster than the
+/// one of all rules.
+const MAX_OWN_LITERALS: usize = 512;
 
 /// Which prefilter a phase uses.
 pub(crate) fn side(phase: u8) -> usize {
@@ -109,6 +117,7 @@ impl Rules {
     /// The same rules, each of which looks at every value: what the prefilter leaves out must not differ.
     #[must_use]
     pub fn without_prefilter(mut self) -> Rules {
+        self.is_bare = true;
         self.needs.fill(Need::default());
         self.gates.fill(Gate::Open);
         self.watchers.iter_mut().for_each(Watchers::open_all);
@@ -154,12 +163,23 @@ impl Builder {
             self.problems.truncate(MAX_PROBLEMS);
             return Err(self.problems);
         }
-        let literals = [0, 1].map(|of_side| {
-            let is_asked = |rule: &Rule| side(rule.phase) == of_side;
+        let literals_of = |is_asked: &dyn Fn(&Rule) -> bool| {
             let needs = rules.iter().zip(&self.needs);
             let lists: Vec<&[Vec<u8>]> =
                 needs.map(|(rule, need)| if is_asked(rule) { need.literals.as_slice() } else { &[] }).collect();
             Literals::build(&lists)
+        };
+        let literals = [0, 1].map(|of_side| literals_of(&|rule| side(rule.phase) == of_side));
+        let own_literals = [0, 1].map(|of_side| -> Vec<Option<Literals>> {
+            let of_chain = |chain: usize| {
+                literals_of(&|rule| {
+                    side(rule.phase) == of_side && usize::from(rule.chain) == chain && rule.stages.is_none()
+                })
+            };
+            // The first is no chain: its values are those that all rules look at.
+            (0..self.chains.len())
+                .map(|chain| of_chain(chain).ok().filter(|own| chain > 0 && own.count() <= MAX_OWN_LITERALS))
+                .collect()
         });
         let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, of_side));
         let [request, response] = literals;
@@ -177,9 +197,11 @@ impl Builder {
             chains: self.chains,
             needs: self.needs,
             literals,
+            own_literals,
             watchers,
             names: loader.names,
             notes: loader.notes,
+            is_bare: false,
             reads_files,
             widest,
         })

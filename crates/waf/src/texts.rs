@@ -6,6 +6,7 @@ use crate::memo::{Memo, MemoId};
 use crate::prefilter::{ByteSet, Need};
 use crate::rule::ChainId;
 use crate::rules::Rules;
+use crate::transform::Transform;
 
 /// A text's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -19,6 +20,10 @@ pub(crate) const NONE: TextId = TextId(u32::MAX);
 const SMALL_NUMBERS: u32 = 32;
 
 const UNKNOWN: u32 = u32::MAX;
+/// From how many bytes on a text is looked through for the literals of one chain's rules only.
+const OWN_SEARCH_BYTES: usize = 1_024;
+/// Results speak of all rules, whatever their chains.
+const ALL_CHAINS: ChainId = 0;
 
 #[derive(Clone, Debug)]
 struct Entry {
@@ -28,6 +33,12 @@ struct Entry {
     row: u32,
     /// Where the results of the prefilters of requests and of answers begin.
     bits: [u32; 2],
+    /// Which chain's rules these results speak of; [`ALL_CHAINS`]: of all rules.
+    bits_of: [ChainId; 2],
+    /// A transformation has made it.
+    is_made: bool,
+    /// The text that this one is in other letters: the search for literals does not tell them apart.
+    letters_of: TextId,
     set: ByteSet,
     has_set: bool,
     /// What rules have said of it before: asked for, and its number.
@@ -109,6 +120,9 @@ impl Texts {
             len: len as u32,
             row: UNKNOWN,
             bits: [UNKNOWN; 2],
+            bits_of: [ALL_CHAINS; 2],
+            is_made: false,
+            letters_of: NONE,
             set: ByteSet::default(),
             has_set: false,
             memo: None,
@@ -156,6 +170,13 @@ impl Texts {
                     let scratch = std::mem::take(&mut self.scratch);
                     let added = self.add(&scratch);
                     self.scratch = scratch;
+                    if added != EMPTY {
+                        self.entries[added.0 as usize].is_made = true;
+                        if matches!(step, Transform::Lowercase | Transform::Uppercase) {
+                            let before = self.entries[input.0 as usize].letters_of;
+                            self.entries[added.0 as usize].letters_of = if before == NONE { input } else { before };
+                        }
+                    }
                     added
                 } else {
                     input
@@ -186,13 +207,21 @@ impl Texts {
         if need.literals.is_empty() {
             return true;
         }
-        let at = self.literals(rules, side, text);
+        let chain = if rules.rules[rule].stages.is_some() { ALL_CHAINS } else { rules.rules[rule].chain };
+        let at = self.literals(rules, side, text, chain);
         self.bits[at + rule / 64] >> (rule % 64) & 1 == 1
     }
 
-    /// Which of some rules, the bits of one word, may match a text.
-    pub(crate) fn may_match_any(&mut self, rules: &Rules, side: usize, text: TextId, word: usize, asked: u64) -> u64 {
-        let at = self.literals(rules, side, text);
+    /// Which of some rules of a chain of transformations, the bits of one word, may match a text.
+    pub(crate) fn may_match_any(
+        &mut self,
+        rules: &Rules,
+        side: usize,
+        (text, chain): (TextId, ChainId),
+        word: usize,
+        asked: u64,
+    ) -> u64 {
+        let at = self.literals(rules, side, text, chain);
         let mut left = asked & self.bits[at + word];
         let mut rest = left;
         while rest != 0 {
@@ -222,19 +251,39 @@ impl Texts {
         true
     }
 
-    /// Where the bits of a prefilter's result for a text begin.
+    /// Where the bits of a prefilter's result for a text begin. They speak of the rules of a chain at least, for which the text was asked for.
     #[inline]
-    fn literals(&mut self, rules: &Rules, side: usize, text: TextId) -> usize {
-        let entry = &mut self.entries[text.0 as usize];
-        if entry.bits[side] == UNKNOWN {
-            let at = self.bits.len();
-            entry.bits[side] = at as u32;
-            let literals = &rules.literals[side];
-            self.bits.resize(at + literals.words(), 0);
-            let bytes = &self.bytes[entry.start as usize..(entry.start + entry.len) as usize];
-            self.work += bytes.len() as u64;
-            literals.scan(bytes, &mut self.bits[at..]);
+    fn literals(&mut self, rules: &Rules, side: usize, text: TextId, chain: ChainId) -> usize {
+        let entry = &self.entries[text.0 as usize];
+        if entry.bits[side] != UNKNOWN && (entry.bits_of[side] == ALL_CHAINS || entry.bits_of[side] == chain) {
+            return entry.bits[side] as usize;
         }
-        self.entries[text.0 as usize].bits[side] as usize
+        self.look_for_literals(rules, side, text, chain)
+    }
+
+    fn look_for_literals(&mut self, rules: &Rules, side: usize, text: TextId, chain: ChainId) -> usize {
+        let entry = &self.entries[text.0 as usize];
+        let plain = if entry.letters_of == NONE { text } else { entry.letters_of };
+        let known = &self.entries[plain.0 as usize];
+        let (of, bits_of, at) = if known.bits[side] != UNKNOWN && known.bits_of[side] == ALL_CHAINS {
+            (plain, ALL_CHAINS, known.bits[side] as usize)
+        } else {
+            // What chains leave as it is, all of them ask for: one pass for all rules. A text that a chain has made is hardly ever another one's.
+            let is_own = entry.is_made && entry.len as usize > OWN_SEARCH_BYTES && entry.bits[side] == UNKNOWN;
+            let own = rules.own_literals[side][usize::from(chain)].as_ref().filter(|_| is_own);
+            let (of, bits_of) = if own.is_some() { (text, chain) } else { (plain, ALL_CHAINS) };
+            let literals = own.unwrap_or(&rules.literals[side]);
+            let at = self.bits.len();
+            self.bits.resize(at + literals.words(), 0);
+            let entry = &self.entries[of.0 as usize];
+            self.work += u64::from(entry.len);
+            literals.scan(&self.bytes[entry.start as usize..(entry.start + entry.len) as usize], &mut self.bits[at..]);
+            (of, bits_of, at)
+        };
+        for id in [of, text] {
+            let entry = &mut self.entries[id.0 as usize];
+            (entry.bits[side], entry.bits_of[side]) = (at as u32, bits_of);
+        }
+        at
     }
 }

@@ -326,6 +326,28 @@ fn expressions_that_run_out_count_as_matches_and_end_in_a_refusal() {
     assert_eq!((refused(&t), t.fault()), (None, Some(Fault::TooExpensive)));
 }
 
+#[test]
+fn what_needs_too_much_work_is_refused_or_said() {
+    // The literal is there, so that no prefilter spares the expression, and each rule has one of its own.
+    let text = |id: usize| format!("SecRule ARGS:a \"@rx ab{{0,{id}}}xyz$\" \"id:{id},phase:1,pass,nolog\"\n");
+    let rule_set: String = (1..200).map(text).collect();
+    let uri = format!("/?a=axyz{}", "x".repeat(60_000));
+    let t = get(&rules(&rule_set), &uri);
+    assert_eq!((refused(&t), t.fault()), (Some((500, 0)), Some(Fault::TooExpensive)));
+    assert_eq!((t.tx("msc_pcre_limits_exceeded"), t.given_up()), (Some(&b"1"[..]), None));
+    assert!(t.work() < waf::limits::WORK + 2 * uri.len() as u64, "it ends there: {}", t.work());
+    let mut t = get(&rules(&format!("{rule_set}SecRuleEngine DetectionOnly\nSecAuditEngine RelevantOnly")), &uri);
+    t.logging(200);
+    assert_eq!((refused(&t), t.tx("msc_pcre_limits_exceeded")), (None, Some(&b"1"[..])));
+    assert!(
+        t.is_audited() && t.given_up().is_some_and(|line| line.contains("TooExpensive")),
+        "it does not pass silently"
+    );
+    // A tenth of it is fine.
+    let t = get(&rules(&rule_set), &uri[..6_000]);
+    assert_eq!((refused(&t), t.fault(), t.tx("msc_pcre_limits_exceeded")), (None, None, None));
+}
+
 #[derive(Debug)]
 struct Broken;
 

@@ -72,7 +72,7 @@ pub struct Intervention {
 pub enum Fault {
     /// A step panicked: a defect of the engine.
     Panic,
-    /// It needed more work than [`crate::limits::MAX_WORK`], or too many expressions ran out of steps.
+    /// It needed more work than [`crate::limits::WORK`] and what its bodies add, or too many expressions ran out of steps.
     TooExpensive,
     /// Its texts together are longer than [`crate::limits::MAX_TEXT_BYTES`].
     TooLarge,
@@ -288,6 +288,12 @@ impl Transaction {
     /// Why the transaction was given up, if it was.
     pub fn fault(&self) -> Option<Fault> {
         self.fault
+    }
+
+    /// A line for the error log about a transaction that was given up and was not refused for it.
+    pub fn given_up(&self) -> Option<String> {
+        let fault = self.fault.filter(|_| self.intervention.is_none())?;
+        Some(format!("ModSecurity: Warning. The request was not judged to the end ({fault:?}) and passed"))
     }
 
     /// All rules that matched, in order.

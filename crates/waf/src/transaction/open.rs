@@ -60,11 +60,15 @@ impl Transaction {
             if members.iter().zip(&unknown).all(|(a, b)| a & b == 0) {
                 continue;
             }
+            if self.texts.work > self.allowed_work() {
+                self.too_expensive();
+                break;
+            }
             let transformed = self.texts.transformed(rules, text, *chain);
             for (word, (members, unknown)) in members.iter().zip(&unknown).enumerate() {
                 let asked = members & unknown;
                 if asked != 0 {
-                    let left = self.texts.may_match_any(rules, side, transformed, word, asked);
+                    let left = self.texts.may_match_any(rules, side, (transformed, *chain), word, asked);
                     self.memo.clear_word(id, word, asked & !left);
                 }
             }

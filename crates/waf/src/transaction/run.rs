@@ -2,7 +2,7 @@
 
 use super::{Fault, Item, Matched, Transaction};
 use crate::gate::Gate;
-use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_SLOW, MAX_WORK};
+use crate::limits::{MAX_EXHAUSTED, MAX_MATCHED_VARS, MAX_SLOW, MAX_WORK, WORK, WORK_PER_BODY_BYTE};
 use crate::operator::rx::Found;
 use crate::operator::{Kind, NO_SPANS, number};
 use crate::rule::{Allow, Effect, Rule};
@@ -40,6 +40,9 @@ impl Transaction {
             at += 1;
             if self.is_stale {
                 self.open_rules(&rules, side);
+                if self.fault.is_some() {
+                    return;
+                }
             }
             if !has(&self.open, *first as usize)
                 || self.is_shut(rules.gates[*first as usize], filled)
@@ -249,8 +252,8 @@ impl Transaction {
     ) -> bool {
         let rule = &rules.rules[at];
         self.texts.work += self.texts.length(text) as u64 + 1;
-        if self.texts.work > MAX_WORK {
-            self.fault = Some(Fault::TooExpensive);
+        if self.texts.work > self.allowed_work() {
+            self.too_expensive();
             return false;
         }
         let mut spans = NO_SPANS;
@@ -258,7 +261,7 @@ impl Transaction {
         let found = rule.operator.test(self.texts.get(text), parameter, scratch, &mut spans);
         scratch.exhausted += u32::from(found == Found::Exhausted);
         if scratch.slow > MAX_SLOW || scratch.exhausted > MAX_EXHAUSTED {
-            self.fault = Some(Fault::TooExpensive);
+            self.too_expensive();
             return false;
         }
         if found == Found::Exhausted {
@@ -293,6 +296,18 @@ impl Transaction {
         }
         self.set_vars(rule);
         true
+    }
+
+    /// What this transaction may cost.
+    pub(super) fn allowed_work(&self) -> u64 {
+        let bodies = (self.request_body.len() + self.response_body.len()) as u64;
+        if self.rules.is_bare { u64::MAX } else { (WORK + bodies * WORK_PER_BODY_BYTE).min(MAX_WORK) }
+    }
+
+    /// Gives the transaction up: no rule is asked any more, and whoever reads its variables or its log sees why.
+    pub(super) fn too_expensive(&mut self) {
+        self.fault = Some(Fault::TooExpensive);
+        self.ran_out();
     }
 
     fn ran_out(&mut self) {

@@ -23,9 +23,7 @@ const AGENTS: [&str; 16] = [
     "MyShop/7.3.1 (iOS 18.6; iPhone15,3)",
 ];
 
-/// What people look for and write about. Words that are commands of SQL or of shells as well were taken out after rules had refused sentences with them
-/// (`time table`, `select committee`, "Please select ... from"): with these 591 of the 10,000 were refused. So the test says that nothing else of the
-/// corpus is in the way, and is no estimate of what real traffic loses. Whether libmodsecurity refuses the same was not tried.
+/// What people look for and write about. Words that are commands of SQL or of shells as well are not among them, but among [`COMMAND_NOUNS`].
 const NOUNS: [&str; 56] = [
     "garden",
     "order",
@@ -121,6 +119,34 @@ const SENTENCES: [&str; 32] = [
     "Users of the {} can change their password in the settings.",
 ];
 
+/// Ordinary English that rules take for commands of SQL or of a shell. Without it a corpus says that nothing else is in the way, and no more.
+const COMMAND_NOUNS: [&str; 12] = [
+    "time table",
+    "select committee",
+    "union of workers",
+    "drop in centre",
+    "cat food",
+    "more or less",
+    "sleep mode",
+    "nice host family",
+    "exec summary",
+    "host and guest",
+    "sort of cheese",
+    "ping pong",
+];
+
+/// The same, as sentences.
+const COMMAND_SENTENCES: [&str; 8] = [
+    "Please select a {} from the list; then press \"OK\".",
+    "Time: 10 minutes, place: the {}.",
+    "The union will select a {} from all members.",
+    "Where can I find the {}? Find it at home; sort it later.",
+    "We can insert a {} into the plan, or delete it from there.",
+    "Update the {} and set the clock, more or less.",
+    "Who am I to say that the {} is nice; I pass.",
+    "They drop the {} at the door, and then the host will sleep.",
+];
+
 const NAMES: [&str; 24] = [
     "category",
     "page",
@@ -157,11 +183,25 @@ const SECTIONS: [&str; 16] = [
 pub(crate) struct Corpus {
     state: u64,
     serial: u64,
+    nouns: Vec<&'static str>,
+    sentences: Vec<&'static str>,
 }
 
 impl Corpus {
     pub(crate) fn new(seed: u64) -> Corpus {
-        Corpus { state: seed, serial: 0 }
+        Corpus { state: seed, serial: 0, nouns: NOUNS.into(), sentences: SENTENCES.into() }
+    }
+
+    /// With words that are commands as well.
+    pub(crate) fn with_commands(mut self) -> Corpus {
+        self.nouns.extend(COMMAND_NOUNS);
+        self.sentences.extend(COMMAND_SENTENCES);
+        self
+    }
+
+    fn noun(&mut self) -> &'static str {
+        let at = self.below(self.nouns.len() as u64);
+        self.nouns[at as usize]
     }
 
     fn number(&mut self) -> u64 {
@@ -194,7 +234,7 @@ impl Corpus {
 
     /// Something that a person looks for.
     fn phrase(&mut self) -> String {
-        let (a, b) = (self.one(&NOUNS), self.one(&NOUNS));
+        let (a, b) = (self.noun(), self.noun());
         match self.below(3) {
             0 => a.to_owned(),
             1 => format!("{a} {}", self.below(1000)),
@@ -210,9 +250,20 @@ impl Corpus {
                 text.push_str(if self.below(6) == 0 { "\n\n" } else { " " });
             }
             let noun = self.phrase();
-            text.push_str(&self.one(&SENTENCES).replace("{}", &noun));
+            let at = self.below(self.sentences.len() as u64);
+            text.push_str(&self.sentences[at as usize].replace("{}", &noun));
         }
         text
+    }
+
+    /// A form with so much prose in one field.
+    pub(crate) fn long_form(&mut self, bytes: usize) -> Vec<u8> {
+        let mut text = String::new();
+        while text.len() < bytes {
+            text.push_str(&self.prose(30));
+            text.push_str("\n\n");
+        }
+        format!("a={}", escaped(&text)).into_bytes()
     }
 
     fn path(&mut self) -> String {
@@ -402,7 +453,7 @@ impl Corpus {
         let items: Vec<serde_json::Value> = (0..1 + self.below(5))
             .map(|_| {
                 serde_json::json!({ "sku": self.hex(10), "count": self.below(20), "price": self.below(10_000) as f64 / 100.0,
-                    "note": self.prose(2), "tags": [self.one(&NOUNS), self.one(&SECTIONS)] })
+                    "note": self.prose(2), "tags": [self.noun(), self.one(&SECTIONS)] })
             })
             .collect();
         let body = serde_json::json!({

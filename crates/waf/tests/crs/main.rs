@@ -6,6 +6,7 @@
 mod benign;
 mod ftw;
 mod module;
+mod pieces;
 mod request;
 
 use ftw::Stage;
@@ -108,17 +109,34 @@ fn the_core_rule_set_passes_its_own_tests() {
     assert!(only.is_some() || misses.len() == KNOWN_MISSES.len(), "{} misses", misses.len());
 }
 
-/// Benign requests that are judged; what they are, and what was left out of them, says `benign`.
+/// Benign requests that are judged; what they are says `benign`.
 const BENIGN: usize = 10_000;
 
 #[test]
 fn plain_prose_forms_and_uploads_are_not_refused() {
     let Some(folder) = module::folder() else { return };
-    let rules = Arc::new(module::rules(&folder, "SecRuleEngine On"));
+    let share = refused(&folder, "SecRuleEngine On", "", benign::Corpus::new(20_261_123));
+    assert!(share <= 0.1, "{share} %");
+}
+
+/// With words of English that are commands as well, the rule set refuses a sixth of the requests; libmodsecurity does the same (perf/notes). An operator
+/// leaves the fields in which people write out of the rules that take them for commands.
+#[test]
+fn prose_with_words_that_are_commands_passes_with_an_operators_exclusions() {
+    let Some(folder) = module::folder() else { return };
+    let exclusions = include_str!("../../../../perf/waf_benign.conf");
+    let share = refused(&folder, "SecRuleEngine On", exclusions, benign::Corpus::new(20_261_123).with_commands());
+    assert!(share <= 0.1, "{share} %");
+}
+
+/// The share of a corpus that is refused, in percent; which rules had a part in it is printed.
+fn refused(folder: &std::path::Path, between: &str, behind: &str, corpus: benign::Corpus) -> f64 {
+    let rules = Arc::new(module::rules_and(folder, between, behind));
     let mut transaction = Transaction::new(rules.clone(), None, Now::default());
-    let (mut distinct, mut refused) = (std::collections::HashSet::new(), Vec::new());
+    let (mut distinct, mut refused) = (std::collections::HashSet::new(), 0);
     let mut kinds = std::collections::BTreeMap::<_, usize>::new();
-    for (kind, request) in benign::Corpus::new(20_261_123) {
+    let mut by_rule = std::collections::BTreeMap::<u64, (usize, String)>::new();
+    for (kind, request) in corpus {
         if distinct.len() == BENIGN {
             break;
         }
@@ -128,12 +146,43 @@ fn plain_prose_forms_and_uploads_are_not_refused() {
         *kinds.entry(kind).or_default() += 1;
         judge(&mut transaction, &rules, &request);
         if transaction.intervention().is_some() {
-            let why: Vec<_> = transaction.matches().iter().filter(|m| m.log).map(|m| (m.id, m.data.clone())).collect();
-            refused.push((kind, why));
+            refused += 1;
+            let ids: std::collections::BTreeMap<_, _> =
+                transaction.matches().iter().filter(|m| m.log).map(|m| (m.id, m.data.clone())).collect();
+            for (id, data) in ids {
+                by_rule.entry(id).or_insert((0, data)).0 += 1;
+            }
         }
     }
-    let share = refused.len() as f64 * 100.0 / BENIGN as f64;
-    println!("{kinds:?}: {} of {BENIGN} are refused, {share:.2} %", refused.len());
-    refused.iter().take(40).for_each(|(kind, why)| println!("{kind}: {why:?}"));
-    assert!(share <= 0.1, "{share} %");
+    let share = refused as f64 * 100.0 / BENIGN as f64;
+    println!("{kinds:?}: {refused} of {BENIGN} are refused, {share:.2} %");
+    by_rule.iter().for_each(|(id, (count, data))| println!("{id}: {count}, as {data}"));
+    share
+}
+
+/// Bytes of the forms whose work is counted.
+const FORM: usize = 16 << 10;
+/// Work for each byte of such a form that is allowed, escaped as it is sent. Prose is the dearest, with 104.
+const MOST_WORK: u64 = 120;
+
+#[test]
+fn no_form_of_what_attacks_are_made_of_needs_much_work() {
+    let Some(folder) = module::folder() else { return };
+    let rules = Arc::new(module::rules(&folder, "SecRuleEngine On"));
+    let mut transaction = Transaction::new(rules.clone(), None, Now::default());
+    let mut all: Vec<(u64, Option<pieces::Shape>)> = Vec::new();
+    let prose = benign::Corpus::new(1).with_commands().long_form(FORM);
+    let forms = pieces::Shape::all().map(|shape| (shape.form(FORM), Some(shape)));
+    for (form, shape) in forms.chain([(prose, None)]) {
+        let head = format!(
+            "POST /form HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0\r\nAccept: */*\r\nContent-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+            form.len()
+        );
+        // It is judged to the end: `judge` looks at the fault.
+        judge(&mut transaction, &rules, &[head.as_bytes(), &form].concat());
+        all.push((transaction.work() / form.len() as u64, shape));
+    }
+    all.sort_by_key(|(work, _)| std::cmp::Reverse(*work));
+    println!("work for each byte: {:?}; of prose: {:?}", &all[..6], all.iter().find(|(_, shape)| shape.is_none()));
+    assert!(all[0].0 <= MOST_WORK, "{:?}", all[0]);
 }

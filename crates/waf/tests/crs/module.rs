@@ -27,8 +27,13 @@ pub(crate) fn folder() -> Option<PathBuf> {
 
 /// The rules with what a test sets between the setup and them.
 pub(crate) fn rules(folder: &Path, between: &str) -> Rules {
+    rules_and(folder, between, "")
+}
+
+/// The same with what an operator writes behind the rules.
+pub(crate) fn rules_and(folder: &Path, between: &str, behind: &str) -> Rules {
     let text = format!(
-        "Include @coraza.conf-recommended\nInclude @crs-setup.conf.example\n{between}\nInclude @owasp_crs/*.conf\n"
+        "Include @coraza.conf-recommended\nInclude @crs-setup.conf.example\n{between}\nInclude @owasp_crs/*.conf\n{behind}\n"
     );
     let name = folder.join("rules/main.conf");
     let source = Source { name: &name.to_string_lossy(), text: text.as_bytes() };

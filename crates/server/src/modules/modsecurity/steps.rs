@@ -378,6 +378,10 @@ pub fn logger(r: &mut Request) {
     watch.transaction.logging(r.status());
     report(r, &mut watch, None);
     let t = &watch.transaction;
+    // Not by the module's own switch: nobody else says that rules were passed over.
+    if let Some(line) = t.given_up() {
+        log_error!(r, Error, "[client {}] {line}", r.client.remote.borrow().host());
+    }
     let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };
     rules::count(seen, t.matches().iter().filter(|m| m.log).map(|m| m.id));
     let snapshot = r.snapshot.clone();
