@@ -168,14 +168,17 @@ mod tests {
         bound.machine.now.cpus = vec![(30, 100), (20, 100), (100, 100), (100, 100)];
         (bound.machine.before.cpu, bound.machine.now.cpu) = ((0, 0), (250, 400));
         let shared = headroom(&bound).unwrap();
-        assert_eq!((shared.then.name.as_str(), shared.more), ("all CPUs of the machine", 600.0));
+        assert_eq!((shared.then.name.as_str(), shared.more.round()), ("all CPUs of the machine", 600.0));
         for (n, thread) in bound.serving.as_mut().unwrap().threads.iter_mut().enumerate() {
             thread.cpus = vec![n];
         }
-        assert_eq!(headroom(&bound).unwrap().more, 3_000.0, "half of two CPUs");
+        assert_eq!(headroom(&bound).unwrap().more.round(), 3_000.0, "a quarter of two CPUs");
         bound.machine.now.cpus[0].0 = 80;
         let taken = headroom(&bound).unwrap();
-        assert_eq!((taken.then.name.as_str(), taken.more), ("the CPUs that worker threads are bound to", 1_000.0));
+        assert_eq!(
+            (taken.then.name.as_str(), taken.more.round()),
+            ("the CPUs that worker threads are bound to", 1_000.0)
+        );
     }
 
     #[test]

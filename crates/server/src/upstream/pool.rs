@@ -59,6 +59,7 @@ impl Connection {
 struct Pool {
     group: Arc<Group>,
     /// By the number of the peer's state.
+    #[expect(clippy::vec_box, reason = "a connection goes through a request as the pointer that it is here")]
     idle: HashMap<u32, Vec<Box<Connection>>>,
     count: usize,
     /// `count`, where others can see it.
