@@ -4,7 +4,7 @@
 The clients are one `ironweir stress --hold`; both sides park what waits (docs/push.md), so that neither needs more descriptors than the process may
 have. Phases: a ramp; some time with heartbeats; a message to one, to a channel of 1,000, to all. Printed: the bill of `/api/9/ironweir/memory`,
 what the machine's memory went to, and how long messages took. Bounded: it ends early when less memory is left than `--keep-gb`, and says so.
-Settings of the kernel that it changes are put back. See perf/notes.
+Settings of the kernel that it changes are those of a network namespace of its own. See perf/notes.
 """
 import argparse
 import json
@@ -22,9 +22,10 @@ import urllib.request
 
 import held
 
-# What is changed while it runs: local ports for each address, and the queues of a fast ramp.
+# Local ports for each address, and the queues of a fast ramp.
 SYSCTLS = {"net/ipv4/ip_local_port_range": "1024 65535", "net/core/somaxconn": "65535", "net/ipv4/tcp_max_syn_backlog": "65535"}
 PORTS = 64_000
+INSIDE = "HELD_MANY_INSIDE"
 SLABS = ("TCP", "sock_inode_cache", "filp", "dentry", "io_kiocb")
 CONFIGURATION = """
 daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
@@ -38,18 +39,16 @@ http {{ access_log off; nchan_shared_memory_size 512m; server {{ listen 127.0.0.
 
 
 def main():
-    """Runs all phases and prints one line of JSON for each."""
+    """Runs all phases and prints one line of JSON for each, in a network namespace of its own: its sysctls end with it."""
     options = parse()
+    if os.environ.get(INSIDE) != "1":
+        os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    before = {name: pathlib.Path(f"/proc/sys/{name}").read_text().strip() for name in SYSCTLS}
-    try:
-        for name, value in SYSCTLS.items():
-            pathlib.Path(f"/proc/sys/{name}").write_text(value)
-        run(options)
-    finally:
-        for name, value in before.items():
-            pathlib.Path(f"/proc/sys/{name}").write_text(value)
+    for name, value in SYSCTLS.items():
+        pathlib.Path(f"/proc/sys/{name}").write_text(value)
+    run(options)
 
 
 def parse():

@@ -12,7 +12,8 @@ fn socket() -> UdpSocket {
     socket
 }
 
-/// A peer that sends each datagram back so often, with the port of the session before it.
+/// A peer that sends each datagram back so often, with the port of the session before it (always five digits: the
+/// machine's local ports may begin at 1024).
 fn peer(copies: usize) -> u16 {
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     let port = socket.local_addr().unwrap().port();
@@ -20,7 +21,7 @@ fn peer(copies: usize) -> u16 {
         let mut buffer = [0; 65536];
         while let Ok((n, from)) = socket.recv_from(&mut buffer) {
             for _ in 0..copies {
-                let mut answer = format!("{} ", from.port()).into_bytes();
+                let mut answer = format!("{:05} ", from.port()).into_bytes();
                 answer.extend_from_slice(&buffer[..n]);
                 let _ = socket.send_to(&answer, from);
             }
