@@ -172,6 +172,34 @@ fn where_nothing_may_be_parked_all_is_as_before() {
 }
 
 #[test]
+fn why_no_more_are_parked_is_said_once() {
+    let server = site("", "worker_parked_connections 3;", CHANNELS);
+    let _clients: Vec<_> = (0..8).map(|_| open(&server, "/sub?id=a", UPGRADE)).collect();
+    if !until_parked(&server, "websocket", 3) {
+        return;
+    }
+    let text = "3 connections are parked, and no more can be (quota exceeded); others keep a descriptor and a task.";
+    server.wait_for("logs/error.log", text);
+    say(&server, "a", "hello");
+    assert_eq!(server.error_log().matches("no more can be").count(), 1, "{}", server.error_log());
+}
+
+/// Queues of io_uring are locked memory of their user: with the usual 8 MB a worker had no more than 1,100,000 parked.
+#[test]
+fn a_worker_that_root_starts_may_lock_memory() {
+    let server = site("", "", CHANNELS);
+    let limits = std::fs::read_to_string(format!("/proc/{}/limits", server.worker_pids().trim())).unwrap();
+    let line = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    // A container whose root may lift no limits has what it has.
+    let hard = |text: &str| text.split_whitespace().rev().nth(1).unwrap().to_owned();
+    let own = std::fs::read_to_string("/proc/self/limits").unwrap();
+    let own = own.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    assert!(hard(line) == "unlimited" || hard(line) == hard(own), "{line}");
+    let soft = line.split_whitespace().rev().nth(2).unwrap();
+    assert_eq!(soft, hard(line), "as far as the hard limit goes");
+}
+
+#[test]
 fn kept_connections_are_parked_when_there_are_many() {
     let server = site(
         "",

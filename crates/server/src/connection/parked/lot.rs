@@ -113,8 +113,8 @@ impl Lot {
                     // What has happened since it was a request is found at its first look.
                     self.looks.push_back(number);
                 }
-                Err((fd, _)) => {
-                    shut();
+                Err((fd, why)) => {
+                    shut(&why);
                     resident.refused();
                     refused.push(Leaver { fd, resident });
                 }
