@@ -41,21 +41,35 @@ http {{ access_log off; nchan_shared_memory_size 512m; server {{ listen 127.0.0.
 
 
 def main():
-    """Runs all phases and prints one line of JSON for each, in a network namespace of its own: its sysctls end with it."""
+    """Runs all phases and prints one line of JSON for each."""
     options = parse()
+    enter_namespace()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Machine(2 * options.count):
+        run(options)
+
+
+def enter_namespace():
+    """Starts the program anew in a network namespace of its own, whose sysctls end with it."""
     if os.environ.get(INSIDE) != "1":
         os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for name, value in SYSCTLS.items():
-        pathlib.Path(f"/proc/sys/{name}").write_text(value)
-    files = int(FILE_MAX.read_text())
-    try:
-        FILE_MAX.write_text(str(max(files, 2 * options.count + 200_000)))
-        run(options)
-    finally:
-        FILE_MAX.write_text(str(files))
+
+
+class Machine:
+    """The machine's settings while so many files more are open."""
+
+    def __init__(self, files):
+        self.files, self.before = files, FILE_MAX.read_text()
+
+    def __enter__(self):
+        for name, value in SYSCTLS.items():
+            pathlib.Path(f"/proc/sys/{name}").write_text(value)
+        FILE_MAX.write_text(str(max(int(self.before), self.files + 200_000)))
+
+    def __exit__(self, *_):
+        FILE_MAX.write_text(self.before)
 
 
 def parse():
