@@ -97,6 +97,7 @@ def run(options):
     finally:
         for child in children:
             child.terminate()
+            child.wait()
         pid = directory / "pid"
         if pid.exists():
             os.kill(int(pid.read_text()), signal.SIGTERM)
@@ -119,7 +120,7 @@ def change(options, directory, command, port, lines, watched, tunnels):
         done = subprocess.run(["taskset", "-c", "0", *command, "-s", "upgrade"], capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
         upgrades.append(round(time.monotonic() - at, 3))
-        held.wait_for(lambda: not pathlib.Path(f"/proc/{old}").exists(), 60)
+        held.wait_for(lambda: is_gone(old), 60)
         gone.append(round(time.monotonic() - at, 3))
         say("upgrade", number=number, told_s=upgrades[-1], old_gone_s=gone[-1], polls=held_many.count(port), worker_kb=worker_kb(directory), holder=lines.last)
     publisher.stop()
@@ -149,6 +150,14 @@ def kernel():
 def master(directory):
     """Who is in charge."""
     return int((directory / "pid").read_text())
+
+
+def is_gone(pid):
+    """Whether a process has ended, be it that nobody has asked for its status."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].startswith("Z")
+    except OSError:
+        return True
 
 
 def worker_kb(directory):
@@ -205,7 +214,11 @@ class Watched:
             if head is None:
                 self.ended = 1
                 return
-            number = int(self.take(head[1]).split()[1])
+            word = self.take(head[1]).split()[-1]
+            if head[0] != 0x81:
+                self.ended = 1
+                return
+            number = int(word)
             self.lost += max(0, number - self.heard - 1)
             self.twice += number <= self.heard
             self.heard = max(self.heard, number)
@@ -224,7 +237,10 @@ class Watched:
 async def echo(port):
     """An upstream that switches protocols and gives back what it is given."""
     async def serve(reader, writer):
-        await reader.readuntil(b"\r\n\r\n")
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
         writer.write(SWITCH)
         while data := await reader.read(4096):
             writer.write(data)

@@ -188,7 +188,9 @@ fn why_no_more_are_parked_is_said_once() {
 /// Queues of io_uring are locked memory of their user: with the usual 8 MB a worker had no more than 1,100,000 parked.
 #[test]
 fn a_worker_that_root_starts_may_lock_memory() {
-    let server = site("", "", CHANNELS);
+    let server = site("user nobody nogroup;", "", CHANNELS);
+    // It answers when it has become who it is to be.
+    memory(&server);
     let read = |file: String| std::fs::read_to_string(file).unwrap();
     let worker = server.worker_pids().trim().to_owned();
     let limits = read(format!("/proc/{worker}/limits"));
