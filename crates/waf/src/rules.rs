@@ -192,7 +192,7 @@ impl Builder {
                 .collect()
         });
         let mut watching = 0;
-        let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, of_side, &mut watching));
+        let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, (of_side, &[]), &mut watching));
         let [request, response] = literals;
         let own =
             |message: String| vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }];

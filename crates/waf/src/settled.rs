@@ -2,14 +2,14 @@
 //! constants: defaults of a configuration, levels of paranoia, scores that nothing has raised. They are run once, on a transaction without a request
 //! (`transaction/settle.rs`); a request takes over what they set, and runs the rules that are left. Rules that are always skipped are not even looked at.
 //!
-//! All of it rests on variables that nobody else sets. The first rule that does ([`Settled::relied`]), that skips others or removes some, ends it: from
-//! there on a transaction runs every rule.
+//! All of it rests on variables that nobody else sets. The first rule that does ([`Settled::relied`]), that removes rules or skips some that set something, ends
+//! it: from there on a transaction runs every rule.
 
-use crate::rule::PHASES;
+use crate::rule::{PHASES, Rule};
 use crate::rules::Rules;
 use crate::texts::{Fixed, TextId};
 use crate::transaction::Matched;
-use crate::watchers::{Bits, Watchers};
+use crate::watchers::{Bits, Watchers, has, set};
 
 /// What is known of a rule set beforehand.
 #[derive(Debug, Default)]
@@ -20,6 +20,8 @@ pub(crate) struct Settled {
     pub phases: [Phase; PHASES + 1],
     /// Who of the rules that are left looks at what: of requests and of answers.
     pub watchers: [Watchers; 2],
+    /// Rules and links of chains whose operator has macros, all of which are known: their answer depends on the value alone. A bit for each.
+    pub plain: Bits,
     /// The slots of `TX` that answers rest on.
     pub relied: Vec<bool>,
     /// What settled rules set, and all that a transaction has from the start.
@@ -33,6 +35,8 @@ pub(crate) struct Phase {
     pub left: Bits,
     /// What the others do, in order.
     pub steps: Vec<Step>,
+    /// Rules of those that are left which skip others when they match, and change nothing by that of what is settled.
+    pub resumes: Bits,
 }
 
 /// What a settled rule does.
@@ -53,15 +57,31 @@ pub(crate) enum Does {
     Matched(Matched),
 }
 
+impl Phase {
+    /// Finds the rules that only skip what is of no consequence. `stops` are the places in the phase's list that have been looked at.
+    pub(crate) fn find_resumes(&mut self, rules: &[Rule], list: &[u32], stops: &[bool]) {
+        self.resumes = vec![0; self.left.len()].into();
+        for (at, first) in list.iter().enumerate() {
+            let to = rules[*first as usize].next(at + 1);
+            let skips = to > at + 1 && has(&self.left, *first as usize);
+            let behind = list.get(to).map_or(u32::MAX, |rule| *rule);
+            let sets = |step: &Step| matches!(step.does, Does::Set(..)) && (*first..behind).contains(&step.by);
+            if skips && stops.get(to).is_some_and(|stops| *stops) && !self.steps.iter().any(sets) {
+                set(&mut self.resumes, *first as usize);
+            }
+        }
+    }
+}
+
 impl Settled {
     /// Notes who looks at what, of the rules that are left. `settled` answers for all phases.
     pub(crate) fn finish(mut self, rules: &Rules, sets: &mut u32) -> Settled {
         let left = |phase: usize| -> Vec<u32> {
             let list = rules.phases[phase].iter();
-            list.copied().filter(|rule| crate::watchers::has(&self.phases[phase].left, *rule as usize)).collect()
+            list.copied().filter(|rule| has(&self.phases[phase].left, *rule as usize)).collect()
         };
         let lists: [Vec<u32>; PHASES + 1] = std::array::from_fn(left);
-        self.watchers = [0, 1].map(|of_side| Watchers::of(&rules.rules, &lists, of_side, sets));
+        self.watchers = [0, 1].map(|of_side| Watchers::of(&rules.rules, &lists, (of_side, &self.plain), sets));
         self.is_on = true;
         self
     }

@@ -76,14 +76,21 @@ pub(crate) fn has(bits: &[u64], rule: usize) -> bool {
 }
 
 impl Watchers {
-    /// Of the rules in these phases' lists that belong to a side. `sets` is how many sets there are already.
-    pub(crate) fn of(rules: &[Rule], phases: &[Vec<u32>; PHASES + 1], of_side: usize, sets: &mut u32) -> Watchers {
+    /// Of the rules in these phases' lists that belong to a side; `plain` are more whose answer depends on the value alone. `sets` is how many sets there are
+    /// already.
+    pub(crate) fn of(
+        rules: &[Rule],
+        phases: &[Vec<u32>; PHASES + 1],
+        (of_side, plain): (usize, &[u64]),
+        sets: &mut u32,
+    ) -> Watchers {
         let empty = || vec![0; rules.len().div_ceil(64)].into_boxed_slice();
         let mut watchers = Watchers { always: empty(), ..Watchers::default() };
         let lists = phases.iter().enumerate().filter(|(phase, _)| side(*phase as u8) == of_side);
         for at in lists.flat_map(|(_, list)| list.iter().map(|at| *at as usize)) {
             let rule = &rules[at];
-            if !is_known_by_values(rule) {
+            let is_plain = rule.is_plain || plain.get(at / 64).is_some_and(|bits| bits >> (at % 64) & 1 == 1);
+            if !is_plain || !is_known_by_values(rule) {
                 set(&mut watchers.always, at);
                 continue;
             }
@@ -139,7 +146,7 @@ impl Watchers {
     }
 }
 
-/// Whether a rule matches nothing unless some value from outside matches it by itself.
+/// Whether a rule, whose answer depends on the value alone, matches nothing unless some value from outside matches it by itself.
 fn is_known_by_values(rule: &Rule) -> bool {
     let from_outside = |target: &Target| match target.source {
         _ if target.count => false,
@@ -150,7 +157,7 @@ fn is_known_by_values(rule: &Rule) -> bool {
         }
         _ => false,
     };
-    rule.is_plain && !rule.targets.is_empty() && rule.targets.iter().all(from_outside)
+    !rule.targets.is_empty() && rule.targets.iter().all(from_outside)
 }
 
 fn entry<K: PartialEq, V>(all: &mut Vec<(K, V)>, key: K, new: impl Fn() -> V) -> &mut V {

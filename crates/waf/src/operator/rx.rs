@@ -35,6 +35,8 @@ pub struct Rx {
     portable: Option<String>,
     linear: OnceLock<Option<regex::bytes::Regex>>,
     shape: Shape,
+    /// Bytes that a match has at least; found out when a name is first asked about.
+    least: OnceLock<usize>,
 }
 
 /// Expressions that need no engine.
@@ -93,6 +95,7 @@ impl Rx {
             portable: portable(&source),
             linear: OnceLock::new(),
             shape: Shape::of(pattern),
+            least: OnceLock::new(),
         })
     }
 
@@ -119,6 +122,7 @@ impl Rx {
                 let start = text.get(..word.len());
                 return start.is_some_and(|s| if self.caseless { s.eq_ignore_ascii_case(word) } else { s == &**word });
             }
+            _ if text.len() < *self.least.get_or_init(|| self.need().length) => return false,
             _ => {}
         }
         self.regex.is_match(text).unwrap_or(false)

@@ -76,15 +76,15 @@ impl Transaction {
         match change {
             Change::Unset => NONE,
             Change::Set(text) => {
-                let mut buffer = Vec::new();
-                let text = match text.constant() {
-                    Some(constant) => constant,
-                    None => {
-                        self.expand_into(text, Some(rule), &mut buffer);
-                        &buffer
-                    }
-                };
-                self.texts.add(text)
+                if let Some(constant) = text.constant() {
+                    return self.texts.add(constant);
+                }
+                let mut buffer = std::mem::take(&mut self.assigned);
+                buffer.clear();
+                self.expand_into(text, Some(rule), &mut buffer);
+                let id = self.texts.add(&buffer);
+                self.assigned = buffer;
+                id
             }
             Change::Add(text) | Change::Subtract(text) => {
                 let by = self.amount(rule, text);

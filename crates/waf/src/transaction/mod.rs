@@ -182,6 +182,10 @@ pub struct Transaction {
     parameter: Vec<u8>,
     /// The name of a variable that is being set.
     name: Vec<u8>,
+    /// And what it is set to.
+    assigned: Vec<u8>,
+    /// Names and values that a rule looks at: room that is used again.
+    values: Vec<(TextId, TextId)>,
     request_body: Vec<u8>,
     /// How much of it rules may look at.
     judged_bytes: usize,
@@ -228,6 +232,8 @@ impl Transaction {
             unknown: Vec::new(),
             parameter: Vec::new(),
             name: Vec::new(),
+            assigned: Vec::new(),
+            values: Vec::new(),
             request_body: Vec::new(),
             judged_bytes: 0,
             response_body: Vec::new(),
@@ -292,6 +298,7 @@ impl Transaction {
         (self.request_body, self.response_body) = (Vec::new(), Vec::new());
         (self.matched, self.matching, self.matches) = (Vec::new(), Vec::new(), Vec::new());
         (self.parameter, self.name) = (Vec::new(), Vec::new());
+        (self.assigned, self.values) = (Vec::new(), Vec::new());
         self.tx_more.clear();
     }
 
@@ -301,8 +308,9 @@ impl Transaction {
         let matched = (self.matched.capacity() + self.matching.capacity()) * size_of::<Matched>();
         let matches = self.matches.capacity() * size_of::<Match>();
         let bodies = self.request_body.capacity() + self.response_body.capacity();
-        let texts = self.texts.memory() + self.parameter.capacity() + self.name.capacity();
-        texts + lists + matched + matches + bodies
+        let texts = self.texts.memory() + self.parameter.capacity() + self.name.capacity() + self.assigned.capacity();
+        let values = self.values.capacity() * size_of::<(TextId, TextId)>();
+        texts + lists + matched + matches + bodies + values
     }
 
     fn begin(&mut self) {

@@ -97,12 +97,20 @@ impl Transaction {
                 return None;
             }
             let rule = &rules.rules[first];
-            if matches && (rule.skip > 0 || rule.skip_to.is_some()) {
+            let skips = matches && (rule.skip > 0 || rule.skip_to.is_some());
+            if skips && !has(&plan.resumes, first) {
                 self.unsettle();
             }
-            if self.settled.is_none() {
-                let behind = rules.phases[phase].partition_point(|rule| *rule as usize <= first);
-                return Some(if matches { rule.next(behind) } else { behind });
+            if skips || self.settled.is_none() {
+                let list = &rules.phases[phase];
+                let behind = list.partition_point(|rule| *rule as usize <= first);
+                let next = if matches { rule.next(behind) } else { behind };
+                if self.settled.is_none() {
+                    return Some(next);
+                }
+                // What is skipped sets nothing.
+                from = list.get(next).map_or(usize::MAX, |rule| *rule as usize);
+                while steps.next_if(|step| (step.by as usize) < from).is_some() {}
             }
         }
         self.settled = Some(phase);
@@ -153,16 +161,14 @@ impl Transaction {
             self.set_vars(rule);
             return true;
         }
-        let expanded;
+        let mut expanded = std::mem::take(&mut self.parameter);
         let parameter: &[u8] = match rule.operator.parameter() {
             None => &[],
             Some(text) => match text.constant() {
                 Some(constant) => constant,
                 None => {
-                    let mut buffer = std::mem::take(&mut self.parameter);
-                    buffer.clear();
-                    self.expand_into(text, Some(rule), &mut buffer);
-                    expanded = buffer;
+                    expanded.clear();
+                    self.expand_into(text, Some(rule), &mut expanded);
                     &expanded
                 }
             },
@@ -175,6 +181,7 @@ impl Transaction {
                 return false;
             }
         }
+        self.parameter = expanded;
         if any {
             std::mem::swap(&mut self.matched, &mut self.matching);
         }
@@ -213,12 +220,14 @@ impl Transaction {
                 self.value(rules, at, target, NONE, value, parameter)
             }
             _ => {
-                let mut values = Vec::new();
+                let mut values = std::mem::take(&mut self.values);
+                values.clear();
                 self.values(target, Some(&rules.rules[at]), &mut values);
                 let mut any = false;
-                for (name, value) in values {
-                    any |= self.value(rules, at, target, name, value, parameter);
+                for (name, value) in &values {
+                    any |= self.value(rules, at, target, *name, *value, parameter);
                 }
+                self.values = values;
                 any
             }
         }
@@ -236,8 +245,14 @@ impl Transaction {
         parameter: &[u8],
     ) -> bool {
         let rule = &rules.rules[at];
-        let from_outside = matches!(target.source, Source::Values(_) | Source::Names(_) | Source::Single(_));
-        if !rule.is_plain || !from_outside || target.count {
+        let may_recur = match target.source {
+            Source::Values(_) | Source::Names(_) | Source::Single(_) => true,
+            // Made of names and values from outside; a single variable is a score or the like.
+            Source::Tx => matches!(target.select, Select::Slots(..)),
+            _ => false,
+        };
+        let is_plain = rule.is_plain || self.settled.is_some() && has(&rules.settled.plain, at);
+        if !is_plain || !may_recur || target.count {
             return self.value_anew(rules, at, target, name, value, parameter);
         }
         let memo = self.texts.memo(value, &mut self.memo);

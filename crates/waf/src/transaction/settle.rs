@@ -9,6 +9,7 @@ use crate::select::{Select, Target};
 use crate::settled::{Does, Settled, Step};
 use crate::texts::{Fixed, NONE, TextId};
 use crate::variable::{Collection, Source};
+use crate::watchers::set;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 
@@ -27,12 +28,15 @@ impl Settled {
 
 impl Transaction {
     fn settle(&mut self, rules: &Rules) -> Settled {
-        let mut settled = Settled { relied: vec![false; rules.names.count()], ..Settled::default() };
+        let plain = vec![0; rules.rules.len().div_ceil(64)].into();
+        let mut settled = Settled { relied: vec![false; rules.names.count()], plain, ..Settled::default() };
         for phase in 1..=PHASES {
             let list = &rules.phases[phase];
             settled.phases[phase].left = vec![0; rules.rules.len().div_ceil(64)].into();
+            let mut stops = vec![false; list.len() + 1];
             let mut at = 0;
             while let Some(first) = list.get(at) {
+                stops[at] = true;
                 at += 1;
                 let (before, last) = (self.tx.clone(), self.last.take());
                 let mut written = Vec::new();
@@ -42,7 +46,8 @@ impl Transaction {
                     self.tx_more.clear();
                     self.stored = Default::default();
                     self.lists[Collection::Env as usize].clear();
-                    crate::watchers::set(&mut settled.phases[phase].left, *first as usize);
+                    set(&mut settled.phases[phase].left, *first as usize);
+                    note_plain(rules, *first as usize, &mut settled);
                     continue;
                 };
                 let steps = self.steps(written, &mut settled.texts);
@@ -52,6 +57,8 @@ impl Transaction {
                     at = rules.rules[*first as usize].next(at);
                 }
             }
+            stops[list.len()] = true;
+            settled.phases[phase].find_resumes(&rules.rules, list, &stops);
         }
         settled
     }
@@ -101,6 +108,29 @@ impl Transaction {
         }));
         steps
     }
+}
+
+/// Notes which rules of a chain that is left compare with what is known all the same: `@within %{tx.allowed_methods}`.
+fn note_plain(rules: &Rules, first: usize, settled: &mut Settled) {
+    for at in first.. {
+        let rule = &rules.rules[at];
+        let mut slots = Vec::new();
+        if let Some(text) = rule.operator.parameter().filter(|_| !rule.is_plain)
+            && macros(text, &mut slots).is_some()
+            // What the chain itself sets is another one's with each request.
+            && !rules.rules[first..].iter().take_while(|r| r.id == 0 || r.id == rules.rules[first].id).any(|r| writes(r, &slots))
+        {
+            set(&mut settled.plain, at);
+            slots.into_iter().for_each(|slot| settled.relied[slot as usize] = true);
+        }
+        if !rule.chained {
+            return;
+        }
+    }
+}
+
+fn writes(rule: &Rule, slots: &[u32]) -> bool {
+    rule.sets.iter().any(|set| matches!(set.place, VarPlace::Slot(slot) if slots.contains(&slot)))
 }
 
 /// Notes the slots that a rule's answer rests on. None: on other things as well.
