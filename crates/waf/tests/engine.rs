@@ -564,7 +564,7 @@ fn what_is_settled_beforehand_is_what_the_rules_say() {
     let (mut quick, mut slow) = (None, None);
     for (one, other) in arguments.iter().flat_map(|one| arguments.iter().map(move |other| (one, other))) {
         let uri = format!("/?{one}&{other}&name=x");
-        let mut run = |rules: &Arc<Rules>, kept: &mut Option<Transaction>| {
+        let run = |rules: &Arc<Rules>, kept: &mut Option<Transaction>| {
             let mut t = kept.take().unwrap_or_else(|| Transaction::new(rules.clone(), None, Now::default()));
             t.recycle(rules.clone(), None, Now::default());
             t.uri(b"GET", uri.as_bytes(), b"HTTP/1.1");
