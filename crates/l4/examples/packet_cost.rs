@@ -93,6 +93,7 @@ fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
     let mut kernel = Kernel::load(&plan, None).expect("the program loads");
     l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
     let memory = l4::kernel::memory(&kernel.maps).unwrap_or(0);
+    let index = kernel.maps.recent_lines as usize * l4::kernel::RECENT_LINE;
     let program = kernel.program().expect("it is loaded");
     let mut out = vec![0; 4096];
     let news: Vec<u64> = (0..flows)
@@ -110,9 +111,40 @@ fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
             ns
         })
         .collect();
+    let back = backwards(mode, v6, flows, size, program, &mut out).map(|ns| ns.saturating_sub(idle));
     let line = json!({"mode": mode, "ipv6": v6, "flows": flows, "bytes": size, "ns": median(known).saturating_sub(idle),
-        "ns_new": median(news).saturating_sub(idle), "table_mb": memory / 1_000_000});
+        "ns_back": back, "ns_new": median(news).saturating_sub(idle), "table_mb": memory / 1_000_000, "index_mb": index / 1_000_000});
     println!("{line}");
+}
+
+/// ns of a packet that a real server sends back, where it comes by us.
+fn backwards(mode: &str, v6: bool, flows: u32, size: usize, program: &Xdp, out: &mut [u8]) -> Option<u64> {
+    if !mode.ends_with("nat") {
+        return None;
+    }
+    let (addresses, length, ports) = if v6 { (22, 16, 54) } else { (26, 4, 34) };
+    let answers: Vec<Vec<u8>> = scattered(flows)
+        .take(flows.min(RUNS as u32) as usize)
+        .map(|n| {
+            assert_eq!(run(program, &frame(n, 0x10, v6, size), out).0, 4);
+            let mut answer = out[..size.max(ports + 20)].to_vec();
+            let (src, dst) = answer[addresses..addresses + 2 * length].split_at_mut(length);
+            src.swap_with_slice(dst);
+            answer[ports..ports + 4].rotate_left(2);
+            answer[..12].rotate_left(6);
+            answer
+        })
+        .collect();
+    let mut times = Vec::new();
+    // The first packet of each is the one that the table hears of.
+    for round in 0..2 {
+        for answer in &answers {
+            let (verdict, ns) = run(program, answer, out);
+            assert_eq!(verdict, 4, "an answer is sent on");
+            times.extend((round == 1).then_some(ns));
+        }
+    }
+    Some(median(times))
 }
 
 /// Packets in a row, and how many such rows.

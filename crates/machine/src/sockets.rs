@@ -200,6 +200,9 @@ impl Sockets {
         }
         let _ = netlink.dump(BY_FAMILY, &unix_request(), |_, m| count.unix(m));
         if let Some(sums) = sums {
+            if count.is_beside(&sums) {
+                return Sockets::read_with(None);
+            }
             count.bring_to(&sums);
         }
         let mut sockets = count.finish();
@@ -400,6 +403,13 @@ impl Count {
         self.listeners.push(listener);
     }
 
+    /// The sample has less than half of what would be its part: ports are not spread over it (a narrow `ip_local_port_range`).
+    fn is_beside(&self, sums: &Sockstat) -> bool {
+        let listeners = self.states[usize::from(LISTEN)];
+        let seen = self.states.iter().sum::<u64>() - listeners;
+        seen * sample::ONE_OF * 2 < (sums.in_use + sums.time_wait).saturating_sub(listeners)
+    }
+
     /// Makes what was counted of a sample numbers of all connections: TIME_WAIT and the rest have the sums that the kernel has counted itself.
     fn bring_to(&mut self, sums: &Sockstat) {
         let waits = self.states[usize::from(TIME_WAIT)];
@@ -542,6 +552,17 @@ mod tests {
             assert_eq!((to.to.clone(), to.total), (address.to_string(), to.established));
             let listener = sampled.listeners.iter().find(|l| l.port == address.port()).unwrap();
             assert!(to.total.abs_diff(PAIRS) < near && listener.connections.abs_diff(PAIRS) < near, "{sampled:?}");
+            drop(pairs);
+            // None of these ports is the sample's.
+            let range = std::path::Path::new("/proc/sys/net/ipv4/ip_local_port_range");
+            std::fs::write(range, "35000 36700").unwrap();
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = server.local_addr().unwrap();
+            let pairs: Vec<_> =
+                (0..1000).map(|_| (TcpStream::connect(address).unwrap(), server.accept().unwrap())).collect();
+            let whole = Sockets::read_with(Some(self::sums())).unwrap();
+            let to = whole.destinations.iter().find(|d| d.to == address.to_string()).map(|d| d.established);
+            assert_eq!((whole.one_of, to), (0, Some(1000)), "{:?}", whole.tcp);
             drop(pairs);
         };
         if crate::namespace::inside(run).is_none() {
