@@ -138,17 +138,19 @@ static __noinline int recent_known(struct xdp_md *ctx, struct packet *p, __u64 w
 	    p->fragment != FRAGMENT_NONE || p->ttl <= 1)
 		return RENEW;
 	struct flow *f = &d->forward;
-	f->src = back ? s->addr : p->key.src;
-	f->sport = back ? s->port : p->key.sport;
-	f->dst = back ? p->key.dst : r->addr;
-	f->dport = back ? p->key.dport : r->port;
+	if (nat) {
+		f->src = back ? s->addr : p->key.src;
+		f->sport = back ? s->port : p->key.sport;
+		f->dst = back ? p->key.dst : r->addr;
+		f->dport = back ? p->key.dport : r->port;
+	}
 	if (extra) {
 		map4(back ? &f->dst : &f->src, extra);
 		*(back ? &f->dport : &f->sport) = extra >> 32;
 	}
 	const struct hop *hop = 0;
 	if (nat || s->mode == MODE_DIRECT) {
-		hop = hop_at_hand(p, &f->dst, p->length);
+		hop = hop_at_hand(p, nat ? &f->dst : &r->addr, p->length);
 		if (!hop || (r->mtu && !nat))
 			return RENEW;
 	}

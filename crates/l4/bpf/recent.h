@@ -118,7 +118,6 @@ static __always_inline __u64 recent_word(struct recent_line *l, __u64 hash)
 		__u64 word = w[2 * i + 1], other = w[2 * i] ^ word ^ hash;
 		__u64 is = ((other | -other) >> 63) - 1;
 		/* CPUs that noted the flow at the same moment may have done so in two places: one of them counts, never a mixture. */
-		is &= -(__u64)(word != 0);
 		found = (found & ~is) | (word & is);
 	}
 	return found;
