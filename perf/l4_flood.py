@@ -59,7 +59,6 @@ def parse():
     parser.add_argument("--rate", type=int, default=500_000, help="SYNs a second (at most 2,000,000)")
     parser.add_argument("--seconds", type=int, default=4, help="at most 10")
     parser.add_argument("--ironweir", help="server that is measured; nothing is built but the sender, if it is nowhere")
-    parser.add_argument("--apart", action="store_true", help="the sender on one CPU, what receives the flood (a thread of the kernel's) on another")
     parser.add_argument("--release", action="store_true", help="the release build; packets take the same way in both")
     return parser.parse_args()
 
@@ -171,8 +170,7 @@ def measure(options, folder, what):
         wait_for(lambda: more.ask(f"open 1 {SERVICE} {PORT}") in (["server"], ["balancer"]) and (what == "kernel" or counted(folder, what, options, "forwarded") > 0))
         opened = old.ask(f"open {HERE} {SERVICE} {PORT}")
         before = counted(folder, what, options)
-        before_it = apart() if options.apart and what != "quiet" else []
-        flood = None if what == "quiet" else subprocess.Popen(inside("attacker", *before_it, str(flood_program(options)), "eth0", mac(), SERVICE, str(PORT), str(options.rate), str(options.seconds)), stdout=subprocess.PIPE, text=True)
+        flood = None if what == "quiet" else subprocess.Popen(inside("attacker", str(flood_program(options)), "eth0", mac(), SERVICE, str(PORT), str(options.rate), str(options.seconds)), stdout=subprocess.PIPE, text=True)
         time.sleep(0.5)
         new.tell(f"rate 50 {options.seconds - 1} {SERVICE} {PORT}")
         talks, begun = [], time.monotonic()
@@ -196,25 +194,6 @@ def measure(options, folder, what):
         for child in children:
             child.terminate()
             child.wait()
-
-
-def apart():
-    """The flood's frames are received by a thread of the kernel's, on a CPU that the sender has not: what the sender is put before."""
-    subprocess.run(["ip", "netns", "exec", name("balancer"), "sh", "-c", "echo 1 >/sys/class/net/attacker/threaded"], check=True)
-    receiver, sender = sorted(os.sched_getaffinity(0))[:2]
-    threads = [int(path.parent.name) for path in pathlib.Path("/proc").glob("[0-9]*/comm") if readable(path).startswith("napi/attacker")]
-    if not threads:
-        sys.exit("the kernel has no thread for the interface")
-    for thread in threads:
-        os.sched_setaffinity(thread, {receiver})
-    return ["taskset", "-c", str(sender)]
-
-
-def readable(path):
-    try:
-        return path.read_text()
-    except OSError:
-        return ""
 
 
 def mac():
