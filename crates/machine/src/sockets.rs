@@ -25,6 +25,8 @@ const BYTECODE: u16 = 1;
 const MOST_FILTERED: usize = 64;
 /// From how many sockets on (`/proc/net/sockstat`) a sample is looked at: these take a fifth of a second.
 const MANY: u64 = 100_000;
+/// Of fewer connections than these a sample may have few by chance.
+const TELLING: u64 = 512;
 /// The size of `struct inet_diag_msg`.
 const INET_MESSAGE: usize = 72;
 /// The size of `struct unix_diag_msg`; its attributes `UNIX_DIAG_NAME` and `UNIX_DIAG_RQLEN`; what a request asks for.
@@ -403,11 +405,13 @@ impl Count {
         self.listeners.push(listener);
     }
 
-    /// The sample has less than half of what would be its part: ports are not spread over it (a narrow `ip_local_port_range`).
+    /// The sample has less than half of what would be its part of those in TIME_WAIT or of the rest: ports are not spread over it (a narrow
+    /// `ip_local_port_range`).
     fn is_beside(&self, sums: &Sockstat) -> bool {
-        let listeners = self.states[usize::from(LISTEN)];
-        let seen = self.states.iter().sum::<u64>() - listeners;
-        seen * sample::ONE_OF * 2 < (sums.in_use + sums.time_wait).saturating_sub(listeners)
+        let (listeners, waits) = (self.states[usize::from(LISTEN)], self.states[usize::from(TIME_WAIT)]);
+        let others = self.states.iter().sum::<u64>() - listeners - waits;
+        let is_short = |seen: u64, all: u64| all >= TELLING && seen * sample::ONE_OF * 2 < all;
+        is_short(waits, sums.time_wait) || is_short(others, sums.in_use.saturating_sub(listeners))
     }
 
     /// Makes what was counted of a sample numbers of all connections: TIME_WAIT and the rest have the sums that the kernel has counted itself.
