@@ -3,7 +3,8 @@
 //! and the prelude calls the other one. The only file beside `machine.rs` with `unsafe`.
 //!
 //! What holds for all of it: a [`Call`] lives only while LuaJIT is in the C function that it is made for, so its state is valid and its
-//! arguments stay on the stack. Nothing here calls Lua. Only "out of memory" can leave a function by LuaJIT's own way, which ends the request.
+//! arguments stay on the stack. Nothing here calls Lua. Only "out of memory" could leave a function by LuaJIT's own way, which ends the
+//! process as it does with mlua: so texts have a limit, and the server's memory is what limits the rest.
 #![allow(
     unsafe_code,
     reason = "crossing into Lua is what such calls cost; a C function on the stack is the cheapest way"
@@ -21,6 +22,8 @@ use std::slice;
 
 /// Results of one call: LuaJIT guarantees 20 places (`LUA_MINSTACK`); the rest is room to work in.
 const MAX_RESULTS: u32 = 8;
+/// Bytes of a text that is given; LuaJIT's own limit is twice that.
+const MAX_TEXT: usize = 1 << 30;
 /// Places that walking one table takes: a key, a value, and a metatable.
 const WALK: c_int = 8;
 
@@ -200,6 +203,7 @@ impl Call {
 
     /// Gives a text.
     pub fn give_bytes(&self, bytes: &[u8]) {
+        assert!(bytes.len() < MAX_TEXT, "a text is smaller than 1 GB");
         // SAFETY: as above; the bytes are copied.
         self.give(|state| unsafe { ffi::lua_pushlstring_(state, bytes.as_ptr().cast(), bytes.len()) });
     }

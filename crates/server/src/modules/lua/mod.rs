@@ -14,7 +14,6 @@ pub mod run;
 pub mod semaphore;
 pub mod socket;
 pub mod socket_pool;
-mod socket_quick;
 pub mod socket_read;
 pub mod socket_tls;
 pub mod ssl;
