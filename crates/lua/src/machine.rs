@@ -506,8 +506,11 @@ pub fn encode_args(table: &Table) -> Text {
     Ok(out)
 }
 
-/// An expression's arguments: subject, pattern, letters, from which byte. None: they are not for a quick function.
-fn asked<'c>(call: &'c Call) -> Option<(&'c [u8], &'c [u8], &'c [u8], usize)> {
+/// An expression's arguments: subject, pattern, letters, from which byte.
+type Asked<'c> = (&'c [u8], &'c [u8], &'c [u8], usize);
+
+/// The arguments of a call; none if they are not for a quick function.
+fn asked(call: &Call) -> Option<Asked<'_>> {
     let (Kind::Text(subject), Kind::Text(pattern)) = (call.argument(1), call.argument(2)) else { return None };
     let letters = match call.argument(3) {
         Kind::Nil => &[][..],

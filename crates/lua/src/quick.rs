@@ -398,3 +398,48 @@ impl<'c> Place<'c> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_sees_its_arguments_and_gives_results() {
+        let lua = crate::machine::new();
+        let function = make(&lua, |call| {
+            let kinds = (1..=call.count()).map(|number| format!("{:?}", call.argument(number)));
+            call.give_bytes(kinds.collect::<Vec<_>>().join(" ").as_bytes());
+            call.give_table(0, 1);
+            call.set_table(b"inner", 1, 0, |inner| inner.set_index(1, Some(b"x")));
+            Ok(())
+        });
+        lua.globals().set("f", function.unwrap()).unwrap();
+        let said = lua.load("local kinds, t = f(nil, true, 1.5, 'a', {}, print) return kinds .. t.inner[1]");
+        let said = said.eval::<String>().unwrap();
+        assert_eq!(said, "Nil Flag(true) Number(1.5) Text([97]) Table Other(\"function\")x");
+    }
+
+    /// What was pushed before is gone; the next call works as if there had been none.
+    #[test]
+    fn a_fault_or_a_panic_is_told() {
+        let lua = crate::machine::new();
+        let function = make(&lua, |call| match call.number(1) {
+            Some(1.0) => {
+                call.give_nil();
+                Err("refused".into())
+            }
+            Some(2.0) => panic!("a mistake of ours"),
+            _ => {
+                call.give_flag(true);
+                Ok(())
+            }
+        });
+        lua.globals().set("f", function.unwrap()).unwrap();
+        for (number, text) in
+            [(1, "userdata refused"), (2, "userdata the server's own fault: a panic"), (3, "boolean ")]
+        {
+            let program = format!("local mark, text = f({number}) return type(mark) .. ' ' .. (text or '')");
+            assert_eq!(lua.load(program).eval::<String>().unwrap(), text);
+        }
+    }
+}

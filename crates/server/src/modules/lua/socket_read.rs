@@ -258,10 +258,8 @@ pub(super) fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
 fn answer(call: &Call, work: fn(&Call, &mut Connection) -> bool) -> Result<(), Fault> {
     let number = call.number(1).unwrap_or_default() as u32;
     // What is wrong with the socket the other function says.
-    let is_given = socket::shared(number).is_ok_and(|shared| {
-        let is_given = shared.try_borrow_mut().is_ok_and(|mut c| c.is_plain() && work(call, &mut c));
-        is_given
-    });
+    let is_given = socket::shared(number)
+        .is_ok_and(|shared| shared.try_borrow_mut().is_ok_and(|mut c| c.is_plain() && work(call, &mut c)));
     if !is_given {
         call.give_other();
     }
