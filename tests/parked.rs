@@ -172,6 +172,32 @@ fn where_nothing_may_be_parked_all_is_as_before() {
     assert_eq!(poll.response().text(), "hello");
 }
 
+/// A message wakes more of them than there are seats: nobody loses his for having heard it.
+#[test]
+fn a_message_for_more_than_there_are_seats_closes_nobody() {
+    const COUNT: usize = 200;
+    let server = site("", "worker_connections 40;", &format!("keepalive_timeout 60s; {CHANNELS}"));
+    let mut polls = Vec::new();
+    while polls.len() < COUNT {
+        // A few at a time: those that are not parked yet have seats.
+        polls.extend((0..10).map(|_| ask(&server, "/sub?id=a", "")));
+        if !until_parked(&server, "long_poll", polls.len()) {
+            return;
+        }
+    }
+    for text in ["one", "two", "three"] {
+        say(&server, "a", text);
+        for poll in &mut polls {
+            assert_eq!(poll.response().text(), text, "{}", server.error_log());
+        }
+        for poll in &mut polls {
+            poll.send("GET /sub?id=a HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        assert!(until_parked(&server, "long_poll", COUNT));
+    }
+    assert!(!server.error_log().contains("worker_connections are not enough"), "{}", server.error_log());
+}
+
 #[test]
 fn why_no_more_are_parked_is_said_once() {
     let server = site("", "worker_parked_connections 3;", CHANNELS);

@@ -298,7 +298,7 @@ pub fn set_crowd(snapshot: &Snapshot) {
 }
 
 /// Whether connections of this thread can be parked.
-fn is_open() -> bool {
+pub(super) fn is_open() -> bool {
     if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
         return false;
     }
@@ -440,9 +440,18 @@ async fn serve() {
     }
 }
 
-/// Whether a connection may leave, and take a seat and a descriptor: somebody idle may have to go for it.
-fn has_seat() -> bool {
-    !reuse::is_full() || reuse::take_one().is_some()
+/// Whether a connection may leave, and take a seat and a descriptor. Those that are idle are parked for it, and it waits until they are: a
+/// message for all would close the connections of who has just heard it. Where nobody can be parked, somebody has to go who has been idle for a
+/// while.
+/// `leaving`: so many take theirs before it.
+fn has_seat(leaving: usize) -> bool {
+    if reuse::has_spare(leaving) {
+        return true;
+    }
+    if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
+        return reuse::take_one().is_some();
+    }
+    !reuse::park_some() && reuse::take_one_patiently().is_some()
 }
 
 /// Nothing is parked for a while. Why is said once in a while, not for each connection.

@@ -384,7 +384,7 @@ impl Lot {
                 self.leaving.pop_front();
                 continue;
             };
-            if place.resident.is_client() && !has_seat() {
+            if place.resident.is_client() && !has_seat(leavers.len()) {
                 return false;
             }
             let spot = place.spot;
