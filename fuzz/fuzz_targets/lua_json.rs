@@ -3,6 +3,8 @@
 
 use libfuzzer_sys::fuzz_target;
 use lua::json::{Options, decode, encode};
+use std::cell::RefCell;
+use std::rc::Rc;
 
 fuzz_target!(|data: &[u8]| {
     let machine = lua::machine::new();
@@ -15,7 +17,10 @@ fuzz_target!(|data: &[u8]| {
             return;
         }
     };
-    let mark = machine.create_table().expect("there is memory for a table");
-    let Ok(text) = encode(&value, &options, &mark, &mark) else { return };
-    decode(&machine, &text, &options, None).expect("what was written is read");
+    let (own, text) = (options.clone(), Rc::new(RefCell::new(Vec::new())));
+    let out = text.clone();
+    let write = lua::quick::make(&machine, move |call| encode(call, &own, &mut out.borrow_mut()));
+    if write.expect("there is memory for a function").call::<()>(value).is_ok() {
+        decode(&machine, &text.borrow(), &options, None).expect("what was written is read");
+    }
 });
