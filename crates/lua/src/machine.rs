@@ -551,13 +551,7 @@ fn add_quick_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             }
             whole
         })?;
-        match found {
-            None => call.give_nil(),
-            Some((start, end)) => {
-                call.give_number((start + 1) as f64);
-                call.give_number(end as f64);
-            }
-        }
+        give_stretch(call, found);
         Ok(())
     })?;
     quick::add(lua, raw, "re_find_quick", |call| {
@@ -575,15 +569,20 @@ fn add_quick_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             return Err(Fault("nth out of bound".to_owned()));
         }
         let found = expression.exec(subject, from, |groups| groups.nth(group).flatten())?.flatten();
-        match found {
-            None => call.give_nil(),
-            Some((start, end)) => {
-                call.give_number((start + 1) as f64);
-                call.give_number(end as f64);
-            }
-        }
+        give_stretch(call, found);
         Ok(())
     })
+}
+
+/// Gives the first and the last byte of a stretch as Lua counts them, or `nil`.
+fn give_stretch(call: &quick::Call, found: Option<(usize, usize)>) {
+    match found {
+        None => call.give_nil(),
+        Some((start, end)) => {
+            call.give_number((start + 1) as f64);
+            call.give_number(end as f64);
+        }
+    }
 }
 
 /// `re_exec(subject, pattern, letters, from)`: from byte, to byte, and the table of groups; `re_find`: only the stretch of one group.

@@ -502,16 +502,9 @@ end
 function re.find(subject, pattern, options, ctx, nth)
     local from = ctx and ctx.pos
     local start, stop = re_find_quick(subject, pattern, options, from, nth)
-    if start ~= OTHER then
-        if start == FAULT then
-            return nil, nil, (told(stop))
-        end
-        if start and ctx then
-            ctx.pos = stop + 1
-        end
-        return start, stop
+    if start == OTHER then
+        start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
     end
-    start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
     if start == FAULT then
         return nil, nil, (told(stop))
     end
