@@ -136,11 +136,9 @@ fn a_tunnel_without_a_place_in_the_new_configuration_stays_until_it_ends() {
 #[test]
 fn tunnels_to_whom_a_request_has_named_go_on_too() {
     let back = backend();
-    let location = format!(
-        "/named {{ proxy_pass http://$arg_to; }} location /off {{ return 204; }} }}
-         server {{ listen 127.0.0.1:@PORT@; server_name 127.0.0.1; tunnel_pass; allow 127.0.0.1; deny all; location /ws"
-    );
-    let (server, _) = start(&location);
+    let location = "/named { proxy_pass http://$arg_to; } location /off { return 204; } }
+         server { listen 127.0.0.1:@PORT@; server_name 127.0.0.1; tunnel_pass; allow 127.0.0.1; deny all; location /ws";
+    let (server, _) = start(location);
     let mut named = server.open(&format!("/named?to=127.0.0.1:{back}"), HEADERS);
     says(&mut named, "before");
     let mut connected = server.connect();
