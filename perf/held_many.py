@@ -4,7 +4,7 @@
 The clients are one `ironweir stress --hold`; both sides park what waits (docs/push.md), so that neither needs more descriptors than the process may
 have. Phases: a ramp; some time with heartbeats; a message to one, to a channel of 1,000, to all. Printed: the bill of `/api/9/ironweir/memory`,
 what the machine's memory went to, and how long messages took. Bounded: it ends early when less memory is left than `--keep-gb`, and says so.
-Settings of the kernel that it changes are those of a network namespace of its own. See perf/notes.
+Settings of the kernel that it changes are those of a network namespace of its own; `fs.file-max` is put back. See perf/notes.
 """
 import argparse
 import json
@@ -22,6 +22,8 @@ import urllib.request
 
 import held
 
+# Files of the machine, which no namespace has of its own: put back at the end. A worker that is not root is held to it.
+FILE_MAX = pathlib.Path("/proc/sys/fs/file-max")
 # Local ports for each address, and the queues of a fast ramp.
 SYSCTLS = {"net/ipv4/ip_local_port_range": "1024 65535", "net/core/somaxconn": "65535", "net/ipv4/tcp_max_syn_backlog": "65535"}
 PORTS = 64_000
@@ -39,16 +41,35 @@ http {{ access_log off; nchan_shared_memory_size 512m; server {{ listen 127.0.0.
 
 
 def main():
-    """Runs all phases and prints one line of JSON for each, in a network namespace of its own: its sysctls end with it."""
+    """Runs all phases and prints one line of JSON for each."""
     options = parse()
+    enter_namespace()
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with Machine(2 * options.count):
+        run(options)
+
+
+def enter_namespace():
+    """Starts the program anew in a network namespace of its own, whose sysctls end with it."""
     if os.environ.get(INSIDE) != "1":
         os.execvpe("unshare", ["unshare", "-n", sys.executable, *sys.argv], {**os.environ, INSIDE: "1"})
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
-    for name, value in SYSCTLS.items():
-        pathlib.Path(f"/proc/sys/{name}").write_text(value)
-    run(options)
+
+
+class Machine:
+    """The machine's settings while so many files more are open."""
+
+    def __init__(self, files):
+        self.files, self.before = files, FILE_MAX.read_text()
+
+    def __enter__(self):
+        for name, value in SYSCTLS.items():
+            pathlib.Path(f"/proc/sys/{name}").write_text(value)
+        FILE_MAX.write_text(str(max(int(self.before), self.files + 200_000)))
+
+    def __exit__(self, *_):
+        FILE_MAX.write_text(self.before)
 
 
 def parse():

@@ -226,7 +226,8 @@ fn readers_that_do_not_read() {
         }
         // The sockets are full and stay so: send_timeout ends them.
         let text = "client timed out (110: Connection timed out) while processing HTTP/2 connection";
-        assert!(wait(|| server.error_log().matches(text).count() == clients.len()));
+        let said = || server.error_log().matches(text).count();
+        assert!(wait(|| said() == clients.len()), "{}", server.error_log());
     });
 }
 

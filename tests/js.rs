@@ -922,6 +922,23 @@ fn fetch_opens_a_tunnel_for_tls() {
 }
 
 #[test]
+fn a_proxy_that_never_comes_to_its_answer_is_given_up() {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let proxy = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        let (mut client, _) = listener.accept().expect("a client");
+        // Each of these would be time enough for the next one.
+        while client.write_all(b"HTTP/1.1 100 Wait\r\n\r\n").is_ok() {
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+    });
+    let place = "location / { js_fetch_proxy http://127.0.0.1:@PROXY@; js_content main.f; }";
+    let server = site("", place, FETCHES).set("PROXY", proxy).start();
+    let said = server.get("/?url=https://127.0.0.1:1/").text();
+    assert_eq!(said, "Error: proxy CONNECT: too many interim responses");
+}
+
+#[test]
 fn fetch_of_stream_goes_through_a_proxy() {
     let proxy = Backend::start(|seen| Reply::ok(seen.line()));
     let server = Site::whole(
@@ -992,11 +1009,15 @@ fn a_dictionary_outlives_the_server() {
     folder.write("s.json", r#"{"old":{"value":"\u0061","expire":0},"other":{"value":"b","more":1}}"#);
     folder.write("n.json", r#"{"over":{"value":1,"expire":5},"new":{"value":2}}"#);
     folder.write("bad.json", r#"{"x":{"value":"text"}, oops"#);
+    // Nobody will ever write to it.
+    let pipe = folder.path().join("pipe.json");
+    assert!(std::process::Command::new("mkfifo").args(["-m", "666"]).arg(&pipe).status().is_ok_and(|s| s.success()));
     let server = || {
         site(
             "js_shared_dict_zone zone=s:64k state=@STATE@/s.json;
              js_shared_dict_zone zone=n:64k type=number timeout=1h state=@STATE@/n.json;
-             js_shared_dict_zone zone=bad:64k state=@STATE@/bad.json;",
+             js_shared_dict_zone zone=bad:64k state=@STATE@/bad.json;
+             js_shared_dict_zone zone=pipe:64k state=@STATE@/pipe.json;",
             "location / { js_content main.f; }",
             "function f(r) {
                  const { s, n, bad } = ngx.shared;
@@ -1015,6 +1036,7 @@ fn a_dictionary_outlives_the_server() {
         r#"["a","b",null,true]"#
     );
     assert!(first.error_log().contains("bad.json\" of js_shared_dict_zone \"bad\": "));
+    assert!(first.error_log().contains("pipe.json\" is no regular file"));
     ask(
         &first,
         "[s.set('old','c').size(),s.delete('other'),n.incr('new',1.5),n.set('short',1,600000).size(),bad.set('y','z').size()]",

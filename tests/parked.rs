@@ -13,6 +13,7 @@ const CHANNELS: &str = r#"
     location /ping { nchan_subscriber; nchan_channel_id p; nchan_websocket_ping_interval 1; }
     location /api { api write=on; }
 "#;
+const CAP_IPC_LOCK: u32 = 14;
 const UPGRADE: &str = "Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\n\
                        Sec-WebSocket-Version: 13\r\n";
 
@@ -169,6 +170,67 @@ fn where_nothing_may_be_parked_all_is_as_before() {
     say(&server, "a", "hello");
     assert_eq!(frames.take(7), b"\x81\x05hello");
     assert_eq!(poll.response().text(), "hello");
+}
+
+/// A message wakes more of them than there are seats: nobody loses his for having heard it.
+#[test]
+fn a_message_for_more_than_there_are_seats_closes_nobody() {
+    const COUNT: usize = 200;
+    let server = site("", "worker_connections 40;", &format!("keepalive_timeout 60s; {CHANNELS}"));
+    let mut polls = Vec::new();
+    while polls.len() < COUNT {
+        // A few at a time: those that are not parked yet have seats.
+        polls.extend((0..10).map(|_| ask(&server, "/sub?id=a", "")));
+        if !until_parked(&server, "long_poll", polls.len()) {
+            return;
+        }
+    }
+    for text in ["one", "two", "three"] {
+        say(&server, "a", text);
+        for poll in &mut polls {
+            assert_eq!(poll.response().text(), text, "{}", server.error_log());
+        }
+        for poll in &mut polls {
+            poll.send("GET /sub?id=a HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        assert!(until_parked(&server, "long_poll", COUNT));
+    }
+    assert!(!server.error_log().contains("worker_connections are not enough"), "{}", server.error_log());
+}
+
+#[test]
+fn why_no_more_are_parked_is_said_once() {
+    let server = site("", "worker_parked_connections 3;", CHANNELS);
+    let _clients: Vec<_> = (0..8).map(|_| open(&server, "/sub?id=a", UPGRADE)).collect();
+    if !until_parked(&server, "websocket", 3) {
+        return;
+    }
+    let text = "3 connections are parked, and no more can be (quota exceeded); others keep a descriptor and a task.";
+    server.wait_for("logs/error.log", text);
+    say(&server, "a", "hello");
+    assert_eq!(server.error_log().matches("no more can be").count(), 1, "{}", server.error_log());
+}
+
+/// Queues of io_uring are locked memory of their user: with the usual 8 MB a worker had no more than 1,100,000 parked.
+#[test]
+fn a_worker_that_root_starts_may_lock_memory() {
+    let server = site("user nobody nogroup;", "", CHANNELS);
+    // It answers when it has become who it is to be.
+    memory(&server);
+    let read = |file: String| std::fs::read_to_string(file).unwrap();
+    let worker = server.worker_pids().trim().to_owned();
+    let limits = read(format!("/proc/{worker}/limits"));
+    let line = limits.lines().find(|line| line.starts_with("Max locked memory")).unwrap();
+    if line.contains("unlimited") {
+        return;
+    }
+    // The limit cannot be lifted here: it has the right itself, if we have it, and no other.
+    let rights = |status: String| {
+        let line = status.lines().find_map(|line| line.strip_prefix("CapEff:")).unwrap().trim().to_owned();
+        u64::from_str_radix(&line, 16).unwrap()
+    };
+    let (own, of_worker) = (rights(read("/proc/self/status".into())), rights(read(format!("/proc/{worker}/status"))));
+    assert_eq!(of_worker, own & 1 << CAP_IPC_LOCK, "{line}");
 }
 
 #[test]

@@ -64,6 +64,17 @@ static __always_inline void close_flow(struct flow *f, struct flow *other, __u8 
 		other->state |= FLOW_CLOSED | state;
 }
 
+/* The index knows nothing of the other direction any more. */
+static __noinline int forget_other_way(const struct flow *f, __u8 proto)
+{
+	struct scratch *d = desk();
+
+	if (!d || !f || !returns(f))
+		return 0;
+	other_key(&d->key, f, proto);
+	return recent_forget(&d->key);
+}
+
 /* FIN from both sides, or from the one that we see, or RST. */
 static __noinline int see_end(struct flow *f, __u8 proto, __u8 flags)
 {
@@ -74,8 +85,10 @@ static __noinline int see_end(struct flow *f, __u8 proto, __u8 flags)
 	other = other_way(f, proto);
 	if (flags & TCP_FIN)
 		f->state |= FLOW_FIN;
-	if ((flags & TCP_RST) || !returns(f) || (other && (other->state & FLOW_FIN)))
+	if ((flags & TCP_RST) || !returns(f) || (other && (other->state & FLOW_FIN))) {
 		close_flow(f, other, 0);
+		forget_other_way(f, proto);
+	}
 	return 0;
 }
 

@@ -21,14 +21,10 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 static __always_inline int reset_known(struct xdp_md *ctx, const struct packet *p, struct flow *f)
 {
 	if (!(f->state & FLOW_DEAD)) {
-		struct scratch *d = desk();
 		close_flow(f, other_way(f, p->key.proto), FLOW_DEAD);
 		report_reset(ctx, p, f);
-		recent_put(p->hash, 0);
-		if (d && returns(f)) {
-			other_key(&d->key, f, p->key.proto);
-			recent_forget(&d->key);
-		}
+		recent_put(p->hash, 0, 0);
+		forget_other_way(f, p->key.proto);
 	}
 	return answer_reset(ctx, p);
 }
@@ -77,7 +73,11 @@ static __noinline int known(struct xdp_md *ctx, const struct packet *p, struct f
 	/* The slots of the maps have been given to others since. */
 	if (!s->used || r->service != id || s->mode != f->mode)
 		return f->kind == FLOW_FORWARD ? RENEW : XDP_PASS;
-	if (f->kind == FLOW_FORWARD && (begins ? idle || (f->state & FLOW_CLOSED) : !tcp && idle))
+	int over = idle || (f->state & FLOW_CLOSED);
+	if (f->kind == FLOW_FORWARD && (begins ? over : !tcp && idle))
+		return RENEW;
+	/* Nothing is kept of a SYN that was answered with a cookie: this is the ACK of one, of a client that uses its port again. */
+	if (f->kind == FLOW_FORWARD && over && tcp && s->cookies && p->fragment == FRAGMENT_NONE && proved(ctx, p))
 		return RENEW;
 	if ((f->state & FLOW_DEAD) || (tcp && idle && (s->flags & SERVICE_RESET)))
 		return reset_known(ctx, p, f);
@@ -121,16 +121,36 @@ static __noinline int recent_known(struct xdp_md *ctx, struct packet *p, __u64 w
 	if (!d || !p || !s || !r || !s->used || r->service != id || s->mode != RECENT_MODE(word))
 		return RENEW;
 	__u64 age = recent_age(word, now);
-	int begins = (p->tcp_flags & (TCP_SYN | TCP_ACK | TCP_RST)) == TCP_SYN;
-	if (!(word & RECENT_RETURN) && !begins && !(r->flags & REAL_RESET) && (!s->idle_ns || age <= s->idle_ns))
-		p->known_real = index + 1;
-	int back = (word & RECENT_RETURN) != 0, nat = s->mode == MODE_NAT;
+	__u64 extra = 0;
+	if (s->mode == MODE_FULL_NAT) {
+		struct recent_keys *n = recent_keys_now();
+		struct recent_line *line = n ? recent_line(n, p->hash) : 0;
+		extra = line ? recent_extra(line, p->hash, word) : 0;
+		if (!extra)
+			return RENEW;
+	}
+	if (!(p->tcp_flags & TCP_SYN) && !(r->flags & REAL_RESET) && (!s->idle_ns || age <= s->idle_ns)) {
+		p->known_word = word;
+		p->known_extra = extra;
+	}
+	int back = (word & RECENT_RETURN) != 0, nat = s->mode == MODE_NAT || extra;
 	if (age > recent_ns(s) || (r->flags & REAL_RESET) || (p->tcp_flags & (TCP_SYN | TCP_FIN | TCP_RST)) ||
 	    p->fragment != FRAGMENT_NONE || p->ttl <= 1)
 		return RENEW;
+	struct flow *f = &d->forward;
+	if (nat) {
+		f->src = back ? s->addr : p->key.src;
+		f->sport = back ? s->port : p->key.sport;
+		f->dst = back ? p->key.dst : r->addr;
+		f->dport = back ? p->key.dport : r->port;
+	}
+	if (extra) {
+		map4(back ? &f->dst : &f->src, extra);
+		*(back ? &f->dport : &f->sport) = extra >> 32;
+	}
 	const struct hop *hop = 0;
 	if (nat || s->mode == MODE_DIRECT) {
-		hop = hop_at_hand(p, back ? &p->key.dst : &r->addr, p->length);
+		hop = hop_at_hand(p, nat ? &f->dst : &r->addr, p->length);
 		if (!hop || (r->mtu && !nat))
 			return RENEW;
 	}
@@ -140,13 +160,8 @@ static __noinline int recent_known(struct xdp_md *ctx, struct packet *p, __u64 w
 		return deliver_whole(ctx, p, s, r);
 	if (!nat)
 		return lose_hop(ctx, p) < 0 ? XDP_DROP : leave(ctx, hop, p->v6);
-	struct flow *f = &d->forward;
 	f->kind = back ? FLOW_RETURN : FLOW_FORWARD;
 	f->state = 0;
-	f->src = back ? s->addr : p->key.src;
-	f->sport = back ? s->port : p->key.sport;
-	f->dst = back ? p->key.dst : r->addr;
-	f->dport = back ? p->key.dport : r->port;
 	return rewrite(ctx, p, f, 1) < 0 ? XDP_DROP : leave(ctx, hop, p->v6);
 }
 
@@ -208,6 +223,30 @@ static __always_inline void back_of(struct flow *b, const struct flow *f, const 
 	b->kind = FLOW_RETURN;
 }
 
+/*
+ * The source address and port that the flow had when the table let it go, if they are still its own. The index of recent flows has kept
+ * them.
+ */
+static __noinline int retake_source(const struct flow_key *k, __u64 extra)
+{
+	struct scratch *d = desk();
+
+	if (!d || !k || !extra)
+		return -1;
+	struct flow *f = &d->forward;
+	map4(&f->src, extra);
+	f->sport = extra >> 32;
+	other_key(&d->key, f, k->proto);
+	struct flow *back = bpf_map_lookup_elem(&flows, &d->key);
+	if (back)
+		return back->kind == FLOW_RETURN && back->real == f->real && same(&back->dst, &k->src) && back->dport == k->sport &&
+				       same(&back->src, &k->dst) && back->sport == k->dport ?
+			       0 :
+			       -1;
+	back_of(&d->back, f, k);
+	return bpf_map_update_elem(&flows, &d->key, &d->back, BPF_NOEXIST) ? -1 : 0;
+}
+
 /* A source address and port of our own that no other flow to this real server has. */
 static __noinline int take_source(const struct flow_key *k, const struct service *s)
 {
@@ -260,10 +299,12 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 		opens |= mss != 0;
 	}
 	/* The table had to let the flow go for another one, but it had a packet a moment ago. */
-	__u32 index = p->known_real - 1;
-	struct real *was = p->known_real ? bpf_map_lookup_elem(&reals, &index) : 0;
-	if (!was || was->service != id || s->mode == MODE_FULL_NAT)
+	__u64 word = p->known_word;
+	__u32 index = RECENT_REAL(word);
+	struct real *was = word && !(word & RECENT_RETURN) && !mss ? bpf_map_lookup_elem(&reals, &index) : 0;
+	if (!was || was->service != id || RECENT_MODE(word) != s->mode)
 		index = NOBODY;
+	int again = index != NOBODY;
 	/* Of a flow that another balancer began, only a hash tells where it is. */
 	if (!opens && index == NOBODY && (s->choice != CHOICE_HASH || s->mode == MODE_FULL_NAT)) {
 		count(EVENT_NO_FLOW);
@@ -279,8 +320,14 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 		return XDP_PASS;
 	}
 	aim(&d->forward, &p->key, s, id, r, index, now);
-	if (s->mode == MODE_FULL_NAT && take_source(&p->key, s) < 0)
-		return gone(EVENT_NO_PORT);
+	if (s->mode == MODE_FULL_NAT && !(again && retake_source(&p->key, p->known_extra) == 0)) {
+		if (!opens) {
+			count(EVENT_NO_FLOW);
+			return XDP_PASS;
+		}
+		if (take_source(&p->key, s) < 0)
+			return gone(EVENT_NO_PORT);
+	}
 	if (s->mode == MODE_NAT) {
 		other_key(&d->key, &d->forward, p->key.proto);
 		back_of(&d->back, &d->forward, &p->key);
@@ -293,9 +340,9 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 	if (n)
 		__sync_fetch_and_add(n, 1);
 	struct counters *c = bpf_map_lookup_elem(&real_counters, &index);
-	if (opens && c)
+	if (opens && !again && c)
 		c->flows++;
-	if (!opens)
+	if (!opens && !again)
 		count(EVENT_ADOPTED);
 	if (mss) {
 		note_opening(ctx, p, mss);
@@ -307,6 +354,7 @@ static __noinline int begin(struct xdp_md *ctx, const struct packet *p, __u32 id
 /*
  * What a real server of a NAT service sends without a flow in the table: the flow began with another balancer, or was
  * forgotten. A SYN+ACK shows that the client spoke to the real server itself, through us as its router: that stays so.
+ * So does what a real server of full NAT, too, sends when the table had to let the flow go for another one, but the index knows it.
  */
 static __noinline int adopt_return(const struct packet *p, __u64 now)
 {
@@ -315,15 +363,26 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 
 	if (!p || !d)
 		return XDP_PASS;
-	from.addr = p->key.src;
-	from.port = p->key.sport;
-	from.proto = p->key.proto;
-	struct back *known_back = bpf_map_lookup_elem(&backs, &from);
-	if (!known_back || known_back->many)
-		return XDP_PASS;
-	__u32 id = known_back->service, index = known_back->real;
+	__u64 word = p->known_word;
+	__u32 id, index;
+	if (word & RECENT_RETURN) {
+		id = RECENT_SERVICE(word);
+		index = RECENT_REAL(word);
+	} else {
+		from.addr = p->key.src;
+		from.port = p->key.sport;
+		from.proto = p->key.proto;
+		struct back *known_back = bpf_map_lookup_elem(&backs, &from);
+		if (!known_back || known_back->many)
+			return XDP_PASS;
+		word = 0;
+		id = known_back->service;
+		index = known_back->real;
+	}
 	struct service *s = bpf_map_lookup_elem(&services, &id);
-	if (!s || !s->used || s->mode != MODE_NAT || !(s->flags & SERVICE_ADOPT_RETURN))
+	if (!s || !s->used)
+		return XDP_PASS;
+	if (word ? s->mode != RECENT_MODE(word) : s->mode != MODE_NAT || !(s->flags & SERVICE_ADOPT_RETURN))
 		return XDP_PASS;
 	/* What the client sends, and what it becomes. */
 	struct flow_key *turned = &d->key;
@@ -335,11 +394,15 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 	turned->sport = p->key.dport;
 	turned->dport = s->port;
 	turned->proto = p->key.proto;
+	if (s->mode == MODE_FULL_NAT) {
+		map4(&turned->src, p->known_extra);
+		turned->sport = p->known_extra >> 32;
+	}
 	f->src = p->key.dst;
 	f->sport = p->key.dport;
 	f->dst = p->key.src;
 	f->dport = p->key.sport;
-	f->mode = MODE_NAT;
+	f->mode = s->mode;
 	f->real = index;
 	f->last = now;
 	f->service = id;
@@ -352,7 +415,8 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 		return XDP_PASS;
 	}
 	struct flow *forward = bpf_map_lookup_elem(&flows, turned);
-	if (forward && (forward->real != index || forward->kind != FLOW_FORWARD))
+	if (forward && (forward->real != index || forward->kind != FLOW_FORWARD || forward->sport != f->sport ||
+			!same(&forward->src, &f->src)))
 		return XDP_PASS;
 	if (!forward) {
 		bpf_map_update_elem(&flows, turned, f, BPF_NOEXIST);
@@ -362,7 +426,8 @@ static __noinline int adopt_return(const struct packet *p, __u64 now)
 			__sync_fetch_and_add(n, 1);
 	}
 	bpf_map_update_elem(&flows, &p->key, &d->back, BPF_ANY);
-	count(EVENT_ADOPTED);
+	if (!word)
+		count(EVENT_ADOPTED);
 	return MADE;
 }
 
@@ -439,15 +504,18 @@ static __noinline int by_table(struct xdp_md *ctx, struct packet *p, __u64 now)
 		return XDP_DROP;
 	struct flow *f = bpf_map_lookup_elem(&flows, &p->key);
 	if (f) {
-		p->known_real = 0;
+		p->known_word = 0;
 		verdict = known(ctx, p, f, now);
 	} else {
-		recent_put(p->hash, 0);
+		recent_put(p->hash, 0, 0);
 	}
 	if (verdict != RENEW)
 		return verdict;
-	if (f)
+	if (f) {
 		close_flow(f, other_way(f, p->key.proto), 0);
+		recent_put(p->hash, 0, 0);
+		forget_other_way(f, p->key.proto);
+	}
 	who.addr = p->key.dst;
 	who.port = p->key.dport;
 	who.proto = p->key.proto;

@@ -48,7 +48,8 @@ struct packet {
 	struct flow_key key;
 	__u64 now;
 	__u64 hash;     /* in the index of recent flows */
-	__u32 known_real; /* the real server that the index knows for it, and one; 0: none */
+	__u64 known_word; /* what the index knows of it, if the table may be told so; else 0 */
+	__u64 known_extra;
 	__u32 frame;    /* bytes of the frame */
 	__u32 fragment_id;
 	__u16 length;   /* bytes of the IP packet */

@@ -140,5 +140,6 @@ fn attach(kernel: &mut Kernel, plan: &Plan, pins: &Path) -> Result<(), String> {
             eprintln!("ironweir l4: {interface}: its driver has no XDP: generic XDP, which is slower");
         }
     }
-    Ok(())
+    // Until a moment ago the program there may have been another version's.
+    fill::forget_recent(&mut kernel.maps)
 }

@@ -1,7 +1,7 @@
 //! What has to be done while the program balances, and may take its time: flows are counted and swept, link addresses of real
 //! servers kept known, the other end of a reset flow told. Without it packets go on all the same.
 
-use crate::fill::clear_counters;
+use crate::fill::{clear_counters, forget_recent};
 use crate::kernel::{Kernel, Maps, chain};
 use crate::layout::{
     Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag, recent_ns,
@@ -41,8 +41,9 @@ pub struct Keeper {
     pause: Duration,
     asked: Option<Instant>,
     mtus: HashMap<u32, Instant>,
-    /// Real servers that left and had no flows at the last sweep: the number of one that has none twice is free.
-    empty: Vec<u32>,
+    /// Real servers that left and have no flows in the table, and since when: the number of one that has none for so long as the index of
+    /// recent flows may keep some to itself is free.
+    empty: HashMap<u32, Instant>,
     raw4: Option<Socket>,
     raw6: Option<Socket>,
 }
@@ -58,7 +59,15 @@ impl Keeper {
     pub fn new() -> Self {
         let raw = |domain| Socket::new(domain, Type::RAW, Some(Protocol::from(libc::IPPROTO_RAW))).ok();
         let (raw4, raw6) = (raw(Domain::IPV4), raw(Domain::IPV6));
-        Keeper { swept: Instant::now(), pause: SWEEP, asked: None, mtus: HashMap::new(), empty: Vec::new(), raw4, raw6 }
+        Keeper {
+            swept: Instant::now(),
+            pause: SWEEP,
+            asked: None,
+            mtus: HashMap::new(),
+            empty: HashMap::new(),
+            raw4,
+            raw6,
+        }
     }
 
     /// One beat.
@@ -155,29 +164,41 @@ impl Keeper {
             // Already pushed out by a newer one, perhaps.
             let _ = maps.flows.remove(&key);
         }
-        self.settle(maps, &live, &there)
+        self.settle(maps, &services, &live, &there)
     }
 
-    fn settle(&mut self, maps: &mut Maps, live: &HashMap<u32, u64>, there: &HashMap<u32, u64>) -> Result<(), String> {
+    fn settle(
+        &mut self,
+        maps: &mut Maps,
+        services: &[Service],
+        live: &HashMap<u32, u64>,
+        there: &HashMap<u32, u64>,
+    ) -> Result<(), String> {
+        let now = Instant::now();
         let reals: Vec<Real> =
             maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>().map_err(|e| chain(&e))?;
-        let mut empty = Vec::new();
+        let (mut empty, mut is_freed) = (HashMap::new(), false);
         for (index, real) in (0u32..).zip(&reals).filter(|(_, r)| r.addr != Addr::default()) {
             let flows = live.get(&index).copied().unwrap_or(0);
             if maps.active.get(&index, 0).map_err(|e| chain(&e))? != flows {
                 maps.active.set(index, flows, 0).map_err(|e| chain(&e))?;
             }
             if real.flags & real_flag::GONE != 0 && !there.contains_key(&index) {
-                if self.empty.contains(&index) {
-                    maps.reals.set(index, Real::default().encode(), 0).map_err(|e| chain(&e))?;
-                    clear_counters(maps, index)?;
-                } else {
-                    empty.push(index);
+                let idle_ns = services.get(real.service as usize).map_or(0, |s| s.idle_ns);
+                let kept = Duration::from_nanos(recent_ns(idle_ns));
+                match self.empty.get(&index) {
+                    Some(since) if now - *since > kept => {
+                        maps.reals.set(index, Real::default().encode(), 0).map_err(|e| chain(&e))?;
+                        clear_counters(maps, index)?;
+                        is_freed = true;
+                    }
+                    since => _ = empty.insert(index, since.copied().unwrap_or(now)),
                 }
             }
         }
         self.empty = empty;
-        Ok(())
+        // What the index knows of a real server by its number is not the next one's.
+        if is_freed { forget_recent(maps) } else { Ok(()) }
     }
 }
 

@@ -5,7 +5,7 @@ use crate::layout::{
     Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
     RecentKeys, Secret, Service, ServiceKey,
 };
-use crate::plan::{Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
+use crate::plan::{Mode, Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
@@ -21,9 +21,11 @@ static PROGRAM: &[u8] = aya::include_bytes_aligned!("../bpf/l4.o");
 static OTHERS: &[u8] = aya::include_bytes_aligned!("../bpf/decap.o");
 /// Destinations whose next hop each CPU remembers (`HOPS`): the program's, and not to be changed here.
 const HOPS: u32 = 1024;
-/// Entries in a line of the index of recent flows (`RECENT_WAYS`), and its fewest lines.
+/// Entries in a line of the index of recent flows (`RECENT_WAYS`), of which each of full NAT takes two; and its fewest lines.
 const RECENT_WAYS: u32 = 4;
 const RECENT_MIN: u32 = 256;
+/// Bytes of such a line: one of the processor's cache.
+pub const RECENT_LINE: usize = 64;
 const PROGRAM_NAME: &str = "ironweir_l4";
 /// Changes with `types.h`, so that no process reads maps of another version's layout.
 const LAYOUT: &str = "v2";
@@ -64,6 +66,8 @@ pub struct Maps {
     pub secrets: Array<MapData, [u8; Secret::SIZE]>,
     /// What the index of recent flows is hashed with; none with the maps of a version that has no such index.
     pub recent_keys: Option<Array<MapData, [u8; RecentKeys::SIZE]>>,
+    /// That index, as bytes; none with the maps of such a version.
+    pub recent: Option<Array<MapData, [u8; RECENT_LINE]>>,
     /// Lines of that index.
     pub recent_lines: u32,
     /// This process has given it keys.
@@ -85,6 +89,7 @@ pub type Place = (SocketAddr, u8, SocketAddr);
 fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
     // A flow of NAT has an entry for each direction.
     let flows = plan.flow_room().saturating_mul(2);
+    let is_wide = plan.services.iter().any(|s| s.mode == Mode::FullNat);
     vec![
         ("service_ids", SERVICES_MAX),
         ("services", SERVICES_MAX),
@@ -97,8 +102,7 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
         ("quic_ids", REALS_MAX),
         ("sources", SOURCES_MAX),
         ("flows", flows),
-        // Four entries of the index to a line.
-        ("recent", (flows / RECENT_WAYS).max(RECENT_MIN)),
+        ("recent", (flows / RECENT_WAYS).saturating_mul(if is_wide { 2 } else { 1 }).max(RECENT_MIN)),
         ("recent_keys", 1),
         ("fragments", (flows / 16).max(1024)),
         ("affinities", (flows / 4).max(1024)),
@@ -299,13 +303,12 @@ impl Maps {
             Map::LruHashMap(data) => data.info().map_err(|e| chain(&e))?.max_entries(),
             _ => 0,
         };
-        let recent_lines = match map("recent") {
-            Ok(Map::Array(data)) => data.info().map_err(|e| chain(&e))?.max_entries(),
-            _ => 0,
-        };
+        let recent: Option<Array<MapData, [u8; RECENT_LINE]>> =
+            map("recent").ok().and_then(|lines| lines.try_into().ok());
         Ok(Maps {
             flow_room,
-            recent_lines,
+            recent_lines: recent.as_ref().map_or(0, |lines| lines.len()),
+            recent,
             recent_begun: false,
             recent_keys: map("recent_keys").ok().and_then(|keys| keys.try_into().ok()),
             known_rings: std::collections::HashMap::new(),

@@ -295,10 +295,10 @@ layout! {
     RecentKeys: 184 { keys: [u64; 22], lines: u32, zero: u32, }
 }
 
-/// What the index of recent flows may keep to itself of a flow's last packet (`recent_ns`): a part of its idle time, 4 s at most.
+/// What the index of recent flows may keep to itself of a flow's last packet (`recent_ns`): a part of its idle time, a minute at most.
 pub fn recent_ns(idle_ns: u64) -> u64 {
     const PART: u64 = 16;
-    const MAX: u64 = 4_000_000_000;
+    const MAX: u64 = 60_000_000_000;
     if idle_ns == 0 { MAX } else { (idle_ns / PART).min(MAX) }
 }
 

@@ -170,6 +170,7 @@ impl Runner {
     fn apply(&mut self) -> Result<(), String> {
         let plan = self.wanted();
         fill::apply(&mut self.kernel.maps, &plan)?;
+        let before = self.attached.len();
         for name in &plan.interfaces {
             if self.attached.contains_key(name) {
                 continue;
@@ -181,6 +182,10 @@ impl Runner {
             self.attached.insert(name.clone(), native);
         }
         self.all_alike()?;
+        if self.attached.len() > before {
+            // Until a moment ago the program there may have been another version's.
+            fill::forget_recent(&mut self.kernel.maps)?;
+        }
         // A route that is gone for a moment takes no interface away: only another configuration does.
         if !self.setup.plan.interfaces.is_empty() {
             let others: Vec<String> =

@@ -179,6 +179,18 @@ impl Dict {
         Some(Found { value: entry.value.clone(), flags: entry.flags, stale: is_stale })
     }
 
+    /// Shows a valid value and the number that was stored with it, while the dictionary is locked.
+    pub fn look<T>(&self, key: &[u8], now: u64, show: impl FnOnce(&Value, u32) -> T) -> Option<T> {
+        let mut store = self.lock();
+        let at = store.find(key)?;
+        store.touch(at);
+        if !store.is_valid(at, now) {
+            return None;
+        }
+        let entry = store.entry(at);
+        Some(show(&entry.value, entry.flags))
+    }
+
     /// Stores a value for `ttl` milliseconds (0: for ever). `evict`: older entries may make room.
     ///
     /// # Errors

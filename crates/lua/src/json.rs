@@ -1,7 +1,10 @@
 //! `cjson` as programs know it: values of Lua to JSON and back, with lua-cjson's rules for arrays, numbers, `cjson.null` and depth.
 
+use crate::Fault;
 use crate::json_read::Reader;
+use crate::quick::{Call, Kind, Place};
 use mlua::{LightUserData, Lua, Table, Value};
+use std::ops::ControlFlow;
 
 /// How deep tables may nest, in and out, unless a program says otherwise (lua-cjson's default).
 pub const MAX_DEPTH: usize = 1000;
@@ -12,6 +15,9 @@ const SPARSE_SAFE: usize = 10;
 const SPARSE_RATIO: usize = 2;
 /// Digits of numbers (lua-cjson's default).
 const PRECISION: usize = 14;
+
+/// Indexes of arrays are below this.
+const MAX_INDEX: f64 = 2_147_483_648.0;
 
 /// `cjson.null` and `ngx.null`.
 pub fn null() -> Value {
@@ -80,52 +86,53 @@ impl Default for Options {
     }
 }
 
-/// Writes a value as JSON. `array_mark`: the metatable of tables that are arrays whatever is in them; `empty_mark`: of those that are
-/// arrays when they are empty.
+/// Writes a call's first argument as JSON. Its second is the metatable of tables that are arrays whatever is in them; its third: of
+/// those that are arrays when they are empty.
 ///
 /// # Errors
 /// lua-cjson's texts.
-pub fn encode(value: &Value, options: &Options, array_mark: &Table, empty_mark: &Table) -> Result<Vec<u8>, String> {
-    let mut writer = Writer { options, array_mark, empty_mark, out: Vec::new() };
-    writer.value(value, 1)?;
-    Ok(writer.out)
+pub fn encode(call: &Call, options: &Options, out: &mut Vec<u8>) -> Result<(), Fault> {
+    if call.count() == 0 {
+        out.extend_from_slice(b"null");
+        return Ok(());
+    }
+    Writer { options, out }.value(call.walk(1), 1)
 }
+
+/// The arguments that mark arrays, and empty ones.
+const MARKS: [usize; 2] = [2, 3];
 
 struct Writer<'w> {
     options: &'w Options,
-    array_mark: &'w Table,
-    empty_mark: &'w Table,
-    out: Vec<u8>,
+    out: &'w mut Vec<u8>,
 }
 
 /// What a table is written as.
-enum Kind {
+enum Form {
     Array(usize),
     Object,
 }
 
 impl Writer<'_> {
-    fn value(&mut self, value: &Value, depth: usize) -> Result<(), String> {
-        match value {
-            Value::Nil => self.out.extend_from_slice(b"null"),
-            Value::LightUserData(p) if p.0.is_null() => self.out.extend_from_slice(b"null"),
-            Value::Boolean(b) => self.out.extend_from_slice(if *b { b"true" } else { b"false" }),
-            Value::Integer(i) => self.number(*i as f64)?,
-            Value::Number(n) => self.number(*n)?,
-            Value::String(text) => self.text(&text.as_bytes()),
-            Value::Table(table) => self.table(table, depth)?,
-            other => return Err(format!("Cannot serialise {}: type not supported", other.type_name())),
+    fn value(&mut self, value: Place<'_>, depth: usize) -> Result<(), Fault> {
+        match value.kind() {
+            Kind::Nil | Kind::Null => self.out.extend_from_slice(b"null"),
+            Kind::Flag(b) => self.out.extend_from_slice(if b { b"true" } else { b"false" }),
+            Kind::Number(n) => self.number(n)?,
+            Kind::Text(text) => self.text(text),
+            Kind::Table => self.table(value, depth)?,
+            Kind::Other(name) => return Err(Fault(format!("Cannot serialise {name}: type not supported"))),
         }
         Ok(())
     }
 
-    fn number(&mut self, number: f64) -> Result<(), String> {
+    fn number(&mut self, number: f64) -> Result<(), Fault> {
         if number.is_finite() {
-            crate::machine::write_digits(number, self.options.precision, &mut self.out);
+            crate::machine::write_digits(number, self.options.precision, self.out);
             return Ok(());
         }
         match self.options.encode_invalid {
-            Invalid::Refused => return Err("Cannot serialise number: must not be NaN or Infinity".to_owned()),
+            Invalid::Refused => return Err("Cannot serialise number: must not be NaN or Infinity".into()),
             Invalid::Null => self.out.extend_from_slice(b"null"),
             Invalid::Written if number.is_nan() => self.out.extend_from_slice(b"NaN"),
             Invalid::Written if number > 0.0 => self.out.extend_from_slice(b"Infinity"),
@@ -134,59 +141,52 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn kind(&self, table: &Table) -> Result<Kind, String> {
-        let mark = table.metatable();
-        let is_marked = mark.as_ref().is_some_and(|m| m == self.array_mark);
+    fn form(&self, table: Place<'_>) -> Result<Form, Fault> {
+        let [is_marked, is_marked_empty] = table.is_marked(MARKS);
         let (mut count, mut last) = (0usize, 0usize);
         let mut is_array = true;
-        for pair in table.pairs::<Value, Value>() {
+        table.pairs(|key, _| {
             count += 1;
-            match pair.map_err(|e| e.to_string())?.0 {
-                Value::Integer(i) if i > 0 => last = last.max(i as usize),
+            match key.kind() {
+                Kind::Number(n) if n >= 1.0 && n == n.trunc() && n < MAX_INDEX => last = last.max(n as usize),
                 _ => {
                     is_array = false;
-                    break;
+                    return Ok(ControlFlow::Break(()));
                 }
             }
-        }
+            Ok(ControlFlow::Continue(()))
+        })?;
         if is_marked {
-            return Ok(Kind::Array(if is_array { last } else { table.raw_len() }));
+            return Ok(Form::Array(if is_array { last } else { table.length() }));
         }
         if count == 0 {
-            let empty = self.options.empty_is_array || mark.as_ref().is_some_and(|m| m == self.empty_mark);
-            return Ok(if empty { Kind::Array(0) } else { Kind::Object });
+            return Ok(if self.options.empty_is_array || is_marked_empty { Form::Array(0) } else { Form::Object });
         }
         if !is_array {
-            return Ok(Kind::Object);
+            return Ok(Form::Object);
         }
         let Options { sparse_ratio, sparse_safe, .. } = *self.options;
         if sparse_ratio > 0 && last > sparse_safe && last > count.saturating_mul(sparse_ratio) {
             if !self.options.sparse_is_object {
-                return Err("Cannot serialise table: excessively sparse array".to_owned());
+                return Err("Cannot serialise table: excessively sparse array".into());
             }
-            return Ok(Kind::Object);
+            return Ok(Form::Object);
         }
-        Ok(Kind::Array(last))
+        Ok(Form::Array(last))
     }
 
-    fn table(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+    fn table(&mut self, table: Place<'_>, depth: usize) -> Result<(), Fault> {
         if depth > self.options.encode_depth {
-            return Err(format!("Cannot serialise, excessive depth ({depth})"));
+            return Err(Fault(format!("Cannot serialise, excessive depth ({depth})")));
         }
-        match self.kind(table)? {
-            Kind::Array(last) => self.array(table, last, depth),
-            Kind::Object => self.object(table, depth),
+        match self.form(table)? {
+            Form::Array(last) => self.array(table, last, depth),
+            Form::Object => self.object(table, depth),
         }
     }
 
-    fn is_left_out(&self, value: &Value) -> bool {
-        self.options.skip_others
-            && match value {
-                Value::LightUserData(p) => !p.0.is_null(),
-                Value::Nil | Value::Boolean(_) | Value::Integer(_) | Value::Number(_) | Value::String(_) => false,
-                Value::Table(_) => false,
-                _ => true,
-            }
+    fn is_left_out(&self, value: Kind<'_>) -> bool {
+        self.options.skip_others && matches!(value, Kind::Other(_))
     }
 
     fn line(&mut self, depth: usize) {
@@ -196,19 +196,20 @@ impl Writer<'_> {
         }
     }
 
-    fn array(&mut self, table: &Table, last: usize, depth: usize) -> Result<(), String> {
+    fn array(&mut self, table: Place<'_>, last: usize, depth: usize) -> Result<(), Fault> {
         self.out.push(b'[');
         let mut is_first = true;
         for index in 1..=last {
-            let value = table.raw_get::<Value>(index).map_err(|e| e.to_string())?;
-            if self.is_left_out(&value) {
-                continue;
-            }
-            if !std::mem::take(&mut is_first) {
-                self.out.push(b',');
-            }
-            self.line(depth);
-            self.value(&value, depth + 1)?;
+            table.element(index, |value| {
+                if self.is_left_out(value.kind()) {
+                    return Ok(());
+                }
+                if !std::mem::take(&mut is_first) {
+                    self.out.push(b',');
+                }
+                self.line(depth);
+                self.value(value, depth + 1)
+            })?;
         }
         if !is_first {
             self.line(depth - 1);
@@ -217,33 +218,33 @@ impl Writer<'_> {
         Ok(())
     }
 
-    fn object(&mut self, table: &Table, depth: usize) -> Result<(), String> {
+    fn object(&mut self, table: Place<'_>, depth: usize) -> Result<(), Fault> {
         self.out.push(b'{');
         let mut is_first = true;
-        for pair in table.pairs::<Value, Value>() {
-            let (key, value) = pair.map_err(|e| e.to_string())?;
-            if self.is_left_out(&value) {
-                continue;
+        table.pairs(|key, value| {
+            if self.is_left_out(value.kind()) {
+                return Ok(ControlFlow::Continue(()));
             }
             if !std::mem::take(&mut is_first) {
                 self.out.push(b',');
             }
             self.line(depth);
-            match key {
-                Value::String(text) => self.text(&text.as_bytes()),
-                Value::Integer(_) | Value::Number(_) => {
+            match key.kind() {
+                Kind::Text(text) => self.text(text),
+                Kind::Number(number) => {
                     self.out.push(b'"');
-                    self.number(key.as_f64().or(key.as_i64().map(|i| i as f64)).unwrap_or_default())?;
+                    self.number(number)?;
                     self.out.push(b'"');
                 }
-                _ => return Err("Cannot serialise table: table key must be a number or string".to_owned()),
+                _ => return Err("Cannot serialise table: table key must be a number or string".into()),
             }
             self.out.push(b':');
             if !self.options.indent.is_empty() {
                 self.out.push(b' ');
             }
-            self.value(&value, depth + 1)?;
-        }
+            self.value(value, depth + 1)?;
+            Ok(ControlFlow::Continue(()))
+        })?;
         if !is_first {
             self.line(depth - 1);
         }
@@ -253,22 +254,31 @@ impl Writer<'_> {
 
     /// A text in quotes; bytes that are no UTF-8 pass as they are, as with lua-cjson.
     fn text(&mut self, text: &[u8]) {
-        let out = &mut self.out;
+        let out = &mut *self.out;
+        let escape_slash = self.options.escape_slash;
         out.push(b'"');
-        for &byte in text {
-            match byte {
-                b'"' => out.extend_from_slice(b"\\\""),
-                b'\\' => out.extend_from_slice(b"\\\\"),
-                b'/' if self.options.escape_slash => out.extend_from_slice(b"\\/"),
-                8 => out.extend_from_slice(b"\\b"),
-                12 => out.extend_from_slice(b"\\f"),
-                b'\n' => out.extend_from_slice(b"\\n"),
-                b'\r' => out.extend_from_slice(b"\\r"),
-                b'\t' => out.extend_from_slice(b"\\t"),
-                0..0x20 | 0x7f => out.extend_from_slice(format!("\\u{byte:04x}").as_bytes()),
-                other => out.push(other),
+        // Where the stretch begins that needs no escapes.
+        let mut from = 0;
+        for (at, &byte) in text.iter().enumerate() {
+            let escape = match byte {
+                b'"' | b'\\' => byte,
+                b'/' if escape_slash => byte,
+                8 => b'b',
+                12 => b'f',
+                b'\n' => b'n',
+                b'\r' => b'r',
+                b'\t' => b't',
+                0..0x20 | 0x7f => b'u',
+                _ => continue,
+            };
+            out.extend_from_slice(&text[from..at]);
+            from = at + 1;
+            out.extend_from_slice(&[b'\\', escape]);
+            if escape == b'u' {
+                out.extend_from_slice(format!("{byte:04x}").as_bytes());
             }
         }
+        out.extend_from_slice(&text[from..]);
         out.push(b'"');
     }
 }

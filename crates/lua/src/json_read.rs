@@ -339,9 +339,15 @@ mod tests {
 
     fn read(text: &str, options: &Options) -> Result<String, String> {
         let lua = crate::machine::new();
-        let mark = lua.create_table().unwrap();
         let value = Reader::new(&lua, text.as_bytes(), options, None).whole()?;
-        encode(&value, &Options::default(), &mark, &mark).map(|out| String::from_utf8_lossy(&out).into_owned())
+        let write = crate::quick::make(&lua, |call| {
+            let mut out = Vec::new();
+            encode(call, &Options::default(), &mut out)?;
+            call.give_bytes(&out);
+            Ok(())
+        });
+        let written = write.unwrap().call::<mlua::LuaString>(value).unwrap();
+        Ok(written.to_string_lossy())
     }
 
     #[test]

@@ -5,6 +5,7 @@ pub mod dict;
 pub mod json;
 mod json_read;
 pub mod machine;
+pub mod quick;
 pub mod regex;
 pub mod text;
 

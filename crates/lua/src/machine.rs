@@ -1,19 +1,39 @@
 //! The machine that runs programs: LuaJIT with all of its libraries, and the functions of `ngx` that need no server. One for each thread
 //! and configuration; nothing of it crosses threads.
 
+use crate::quick::{self, Call, Kind};
 use crate::{Fault, json, regex, text};
 use mlua::{
     AnyUserData, FromLuaMulti, Function, IntoLuaMulti, LightUserData, Lua, LuaOptions, LuaString, MultiValue, StdLib,
     Table, UserData, Value,
 };
+use std::cell::RefCell;
+use std::rc::Rc;
 
 /// What stands in front of a fault's text in what a function gives back: the program's side of it (`prelude.lua`) raises the text then.
-const FAULT: usize = 1;
+pub(crate) const FAULT: usize = 1;
 /// What stands in front of what a coroutine waits for when it yields to the server.
 const WAIT: usize = 2;
 
+/// What a quick function gives where the other one of its name has to be called ([`crate::quick`]).
+pub(crate) const OTHER: usize = 3;
+
+/// Bytes of a buffer that is used again.
+const MAX_KEPT: usize = 256 * 1024;
+
 /// How deep tables of pieces may nest (`ngx.say({...})`).
 const MAX_PIECES_DEPTH: usize = 100;
+
+/// Machines take no locks: mlua's feature `send` is off in the whole workspace, as features are of the one binary. With it this would be
+/// ambiguous, and not compile.
+const _: fn() = || {
+    trait Told<A> {
+        fn is_of_one_thread() {}
+    }
+    impl<T> Told<()> for T {}
+    impl<T: Send> Told<u8> for T {}
+    <Lua as Told<_>>::is_of_one_thread();
+};
 
 /// A new machine, with LuaJIT's own libraries and nothing else.
 ///
@@ -61,7 +81,7 @@ pub fn add<A, R>(
     lua: &Lua,
     table: &Table,
     name: &str,
-    function: impl Fn(&Lua, A) -> Result<R, Fault> + Send + 'static,
+    function: impl Fn(&Lua, A) -> Result<R, Fault> + 'static,
 ) -> mlua::Result<()>
 where
     A: FromLuaMulti,
@@ -94,6 +114,13 @@ pub fn write_number(number: f64, out: &mut Vec<u8>) {
 pub fn write_digits(number: f64, digits: usize, out: &mut Vec<u8>) {
     use std::io::Write;
     let digits = digits.clamp(1, 17);
+    if digits >= 10
+        && number.abs() < 1e9
+        && number == f64::from(number as i32)
+        && (number != 0.0 || number.is_sign_positive())
+    {
+        return write_integer(number as i32, out);
+    }
     if number == number.trunc() && number.abs() < 10f64.powi(digits.min(15) as i32) {
         if number == 0.0 && number.is_sign_negative() {
             out.push(b'-');
@@ -126,6 +153,47 @@ pub fn write_digits(number: f64, digits: usize, out: &mut Vec<u8>) {
         let sign = if exponent < 0 { '-' } else { '+' };
         write!(out, "{}e{sign}{:02}", trim(mantissa), exponent.abs())
     };
+}
+
+/// A whole number, without the machinery of formats: most numbers that are written are such.
+fn write_integer(number: i32, out: &mut Vec<u8>) {
+    let (mut digits, mut at, mut left) = ([0; 10], 10, number.unsigned_abs());
+    loop {
+        at -= 1;
+        digits[at] = b'0' + (left % 10) as u8;
+        left /= 10;
+        if left == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        out.push(b'-');
+    }
+    out.extend_from_slice(&digits[at..]);
+}
+
+/// Appends an argument as `ngx.say` and `ngx.log` write it; false: it is one for [`write_piece`].
+pub fn write_kind(kind: &Kind<'_>, out: &mut Vec<u8>) -> bool {
+    match kind {
+        Kind::Nil => out.extend_from_slice(b"nil"),
+        Kind::Null => out.extend_from_slice(b"null"),
+        Kind::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
+        Kind::Number(number) => write_exactly(*number, out),
+        Kind::Text(text) => out.extend_from_slice(text),
+        Kind::Table | Kind::Other(_) => return false,
+    }
+    true
+}
+
+/// A number with all digits of a whole one, else as Lua writes it.
+fn write_exactly(number: f64, out: &mut Vec<u8>) {
+    use std::io::Write;
+    let whole = number as i64;
+    if number.to_bits() == (whole as f64).to_bits() && number.abs() >= 1e9 {
+        let _ = write!(out, "{whole}");
+    } else {
+        write_number(number, out);
+    }
 }
 
 /// Appends a value as `ngx.say` and `ngx.log` write it.
@@ -210,7 +278,7 @@ fn text_function(
     lua: &Lua,
     raw: &Table,
     name: &str,
-    function: impl Fn(&[u8]) -> Vec<u8> + Send + 'static,
+    function: impl Fn(&[u8]) -> Vec<u8> + 'static,
 ) -> mlua::Result<()> {
     add(lua, raw, name, move |lua, value: Value| {
         let made = match &value {
@@ -236,6 +304,7 @@ pub fn made_text(lua: &Lua, bytes: &[u8]) -> Result<LuaString, Fault> {
 pub fn add_library(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     raw.raw_set("FAULT", fault_mark())?;
     raw.raw_set("WAIT", wait_mark())?;
+    raw.raw_set("OTHER", Value::LightUserData(LightUserData(OTHER as *mut _)))?;
     raw.raw_set("null", json::null())?;
     add_texts(lua, raw)?;
     add_expressions(lua, raw)?;
@@ -243,31 +312,45 @@ pub fn add_library(lua: &Lua, raw: &Table) -> mlua::Result<()> {
 }
 
 /// What a `cjson` has set, on the side of Lua.
-struct JsonOptions(json::Options);
+struct JsonOptions(Rc<RefCell<json::Options>>);
 
 impl UserData for JsonOptions {}
 
-/// `json_options()` for each `cjson`; `json_set(options, name, values ...)`, `json_encode(options, value)`, `json_decode(options, text)`.
+/// `json_options()` for each `cjson`: the options, and `encode(value, array_mt, empty_array_mt)` under them; `json_set(options, name,
+/// values ...)`, `json_decode(options, text)`.
 fn add_json(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     let (mark, empty_mark) = (lua.create_table()?, lua.create_table()?);
     raw.raw_set("array_mt", &mark)?;
     raw.raw_set("empty_array_mt", &empty_mark)?;
     let broken = |e: mlua::Error| Fault(e.to_string());
     add(lua, raw, "json_options", move |lua, ()| {
-        lua.create_userdata(JsonOptions(json::Options::default())).map_err(broken)
+        let options: Rc<RefCell<json::Options>> = Rc::default();
+        let room = RefCell::new(Vec::new());
+        let own = options.clone();
+        let encode = quick::make(lua, move |call| {
+            let mut out = room.take();
+            out.clear();
+            let written = json::encode(call, &own.borrow(), &mut out);
+            if written.is_ok() {
+                call.give_bytes(&out);
+            }
+            // What one large value needed is not kept for all that follow.
+            if out.capacity() <= MAX_KEPT {
+                room.replace(out);
+            }
+            written
+        });
+        let encode = encode.map_err(broken)?;
+        Ok((lua.create_userdata(JsonOptions(options)).map_err(broken)?, encode))
     })?;
     add(lua, raw, "json_set", move |_, (options, name, value): (AnyUserData, String, Value)| {
-        set_json(&mut options.borrow_mut::<JsonOptions>().map_err(broken)?.0, &name, &value)
-    })?;
-    let own = mark.clone();
-    add(lua, raw, "json_encode", move |lua, (options, value): (AnyUserData, Value)| -> Result<_, Fault> {
-        let options = options.borrow::<JsonOptions>().map_err(broken)?;
-        made_text(lua, &json::encode(&value, &options.0, &own, &empty_mark)?)
+        let options = options.borrow::<JsonOptions>().map_err(broken)?.0.clone();
+        set_json(&mut options.borrow_mut(), &name, &value)
     })?;
     add(lua, raw, "json_decode", move |lua, (options, text): (AnyUserData, Value)| -> Result<_, Fault> {
-        let options = options.borrow::<JsonOptions>().map_err(broken)?;
-        let text = bytes_of(&text, 1, "decode")?;
-        json::decode(lua, &text, &options.0, Some(&mark).filter(|_| options.0.mark_arrays)).map_err(Fault)
+        let options = options.borrow::<JsonOptions>().map_err(broken)?.0.clone();
+        let (options, text) = (options.borrow(), bytes_of(&text, 1, "decode")?);
+        json::decode(lua, &text, &options, Some(&mark).filter(|_| options.mark_arrays)).map_err(Fault)
     })
 }
 
@@ -423,8 +506,89 @@ pub fn encode_args(table: &Table) -> Text {
     Ok(out)
 }
 
+/// An expression's arguments: subject, pattern, letters, from which byte.
+type Asked<'c> = (&'c [u8], &'c [u8], &'c [u8], usize);
+
+/// The arguments of a call; none if they are not for a quick function.
+fn asked(call: &Call) -> Option<Asked<'_>> {
+    let (Kind::Text(subject), Kind::Text(pattern)) = (call.argument(1), call.argument(2)) else { return None };
+    let letters = match call.argument(3) {
+        Kind::Nil => &[][..],
+        Kind::Text(letters) => letters,
+        _ => return None,
+    };
+    let from = match call.argument(4) {
+        Kind::Nil => 0,
+        Kind::Number(n) => (n.max(1.0) as usize) - 1,
+        _ => return None,
+    };
+    Some((subject, pattern, letters, from))
+}
+
+/// `re_quick`: `re_exec` for what needs no lists and makes its own table. `re_find_quick`: `re_find`.
+fn add_quick_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    quick::add(lua, raw, "re_quick", |call| {
+        let Some((subject, pattern, letters, from)) = asked(call).filter(|_| call.argument(5) == Kind::Nil) else {
+            call.give_other();
+            return Ok(());
+        };
+        let expression = regex::find(pattern, letters)?;
+        if expression.duplicates || expression.repeats {
+            call.give_other();
+            return Ok(());
+        }
+        let found = expression.exec(subject, from, |groups| {
+            call.give_table(expression.groups() + 1, expression.names.len());
+            let mut whole = (0, 0);
+            for (number, group) in groups.enumerate() {
+                let text = group.map(|(start, end)| &subject[start..end]);
+                call.set_index(number, text);
+                if number == 0 {
+                    whole = group.unwrap_or_default();
+                } else if let Some((name, _)) = expression.names.iter().find(|(_, n)| *n == number) {
+                    call.set_name(name.as_bytes(), text);
+                }
+            }
+            whole
+        })?;
+        match found {
+            None => call.give_nil(),
+            Some((start, end)) => {
+                call.give_number((start + 1) as f64);
+                call.give_number(end as f64);
+            }
+        }
+        Ok(())
+    })?;
+    quick::add(lua, raw, "re_find_quick", |call| {
+        let group = match call.argument(5) {
+            Kind::Nil => Some(0),
+            Kind::Number(n) => Some(n.max(0.0) as usize),
+            _ => None,
+        };
+        let (Some((subject, pattern, letters, from)), Some(group)) = (asked(call), group) else {
+            call.give_other();
+            return Ok(());
+        };
+        let expression = regex::find(pattern, letters)?;
+        if group > expression.groups() {
+            return Err(Fault("nth out of bound".to_owned()));
+        }
+        let found = expression.exec(subject, from, |groups| groups.nth(group).flatten())?.flatten();
+        match found {
+            None => call.give_nil(),
+            Some((start, end)) => {
+                call.give_number((start + 1) as f64);
+                call.give_number(end as f64);
+            }
+        }
+        Ok(())
+    })
+}
+
 /// `re_exec(subject, pattern, letters, from)`: from byte, to byte, and the table of groups; `re_find`: only the stretch of one group.
 fn add_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
+    add_quick_expressions(lua, raw)?;
     type Call = (LuaString, LuaString, Option<LuaString>, Option<f64>, Value);
     fn letters(given: &Option<LuaString>) -> Vec<u8> {
         given.as_ref().map_or_else(Vec::new, |l| l.as_bytes().to_vec())
@@ -537,10 +701,12 @@ mod tests {
         let raw = lua.create_table().unwrap();
         add_library(&lua, &raw).unwrap();
         lua.globals().set("raw", raw).unwrap();
+        lua.load("o, encode = raw.json_options() function raw.json_encode(_, value) return encode(value, raw.array_mt, raw.empty_array_mt) end")
+            .exec()
+            .unwrap();
         let run = |text: &str| -> String { lua.load(text).eval::<mlua::LuaString>().unwrap().to_string_lossy() };
         assert_eq!(run("return raw.md5('hello')"), "5d41402abc4b2a76b9719d911017c592");
         assert_eq!(run("local m = raw.re_exec('hello, 1234', '([0-9])[0-9]+', 'jo') return m[0] .. m[1]"), "12341");
-        lua.globals().set("o", lua.load("return raw.json_options()").eval::<Value>().unwrap()).unwrap();
         assert_eq!(run("return raw.json_encode(o, { 1, 'a', { b = raw.null } })"), r#"[1,"a",{"b":null}]"#);
         assert_eq!(run("return tostring(raw.json_decode(o, '{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
         assert_eq!(run("return select(2, raw.json_decode(o, '{'))").split(" at ").count(), 2);

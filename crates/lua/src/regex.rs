@@ -1,9 +1,9 @@
 //! Expressions of `ngx.re`: PCRE2 with ngx_lua's letters for options. Each is compiled once for a thread and kept.
 
 use crate::Fault;
+use hashbrown::HashMap;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 /// Expressions that a thread keeps where `lua_regex_cache_max_entries` says nothing else. More than that are compiled for each call.
@@ -62,6 +62,8 @@ pub struct Expression {
     regex: Regex,
     /// `D`: groups of one name are a list.
     pub duplicates: bool,
+    /// Several groups have one name.
+    pub repeats: bool,
     /// Names of groups with their numbers.
     pub names: Vec<(String, usize)>,
     locations: RefCell<CaptureLocations>,
@@ -153,9 +155,17 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         .build(&source)
         .map_err(|e| explain(&shown, &e))?;
     let names = regex.capture_names().iter().enumerate();
-    let names = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
+    let names: Vec<(String, usize)> = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
+    let repeats = names.iter().enumerate().any(|(at, (name, _))| names[..at].iter().any(|(n, _)| n == name));
     let locations = RefCell::new(regex.capture_locations());
-    Ok(Expression { regex, names, locations, duplicates: options.duplicate_names, check_utf: options.check_utf })
+    Ok(Expression {
+        regex,
+        repeats,
+        names,
+        locations,
+        duplicates: options.duplicate_names,
+        check_utf: options.check_utf,
+    })
 }
 
 fn explain(shown: &str, error: &pcre2::Error) -> Fault {

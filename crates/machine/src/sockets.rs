@@ -25,6 +25,8 @@ const BYTECODE: u16 = 1;
 const MOST_FILTERED: usize = 64;
 /// From how many sockets on (`/proc/net/sockstat`) a sample is looked at: these take a fifth of a second.
 const MANY: u64 = 100_000;
+/// Of fewer connections than these a sample may have few by chance.
+const TELLING: u64 = 512;
 /// The size of `struct inet_diag_msg`.
 const INET_MESSAGE: usize = 72;
 /// The size of `struct unix_diag_msg`; its attributes `UNIX_DIAG_NAME` and `UNIX_DIAG_RQLEN`; what a request asks for.
@@ -200,6 +202,9 @@ impl Sockets {
         }
         let _ = netlink.dump(BY_FAMILY, &unix_request(), |_, m| count.unix(m));
         if let Some(sums) = sums {
+            if count.is_beside(&sums) {
+                return Sockets::read_with(None);
+            }
             count.bring_to(&sums);
         }
         let mut sockets = count.finish();
@@ -400,6 +405,15 @@ impl Count {
         self.listeners.push(listener);
     }
 
+    /// The sample has less than half of what would be its part of those in TIME_WAIT or of the rest: ports are not spread over it (a narrow
+    /// `ip_local_port_range`).
+    fn is_beside(&self, sums: &Sockstat) -> bool {
+        let (listeners, waits) = (self.states[usize::from(LISTEN)], self.states[usize::from(TIME_WAIT)]);
+        let others = self.states.iter().sum::<u64>() - listeners - waits;
+        let is_short = |seen: u64, all: u64| all >= TELLING && seen * sample::ONE_OF * 2 < all;
+        is_short(waits, sums.time_wait) || is_short(others, sums.in_use.saturating_sub(listeners))
+    }
+
     /// Makes what was counted of a sample numbers of all connections: TIME_WAIT and the rest have the sums that the kernel has counted itself.
     fn bring_to(&mut self, sums: &Sockstat) {
         let waits = self.states[usize::from(TIME_WAIT)];
@@ -542,6 +556,17 @@ mod tests {
             assert_eq!((to.to.clone(), to.total), (address.to_string(), to.established));
             let listener = sampled.listeners.iter().find(|l| l.port == address.port()).unwrap();
             assert!(to.total.abs_diff(PAIRS) < near && listener.connections.abs_diff(PAIRS) < near, "{sampled:?}");
+            drop(pairs);
+            // None of these ports is the sample's.
+            let range = std::path::Path::new("/proc/sys/net/ipv4/ip_local_port_range");
+            std::fs::write(range, "35000 36700").unwrap();
+            let server = TcpListener::bind("127.0.0.1:0").unwrap();
+            let address = server.local_addr().unwrap();
+            let pairs: Vec<_> =
+                (0..1000).map(|_| (TcpStream::connect(address).unwrap(), server.accept().unwrap())).collect();
+            let whole = Sockets::read_with(Some(self::sums())).unwrap();
+            let to = whole.destinations.iter().find(|d| d.to == address.to_string()).map(|d| d.established);
+            assert_eq!((whole.one_of, to), (0, Some(1000)), "{:?}", whole.tcp);
             drop(pairs);
         };
         if crate::namespace::inside(run).is_none() {

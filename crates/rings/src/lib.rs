@@ -51,6 +51,11 @@ impl Spot {
     }
 }
 
+/// How many files a ring takes, and so a descriptor of its own is good for, where a process may have `limit` descriptors.
+pub fn files_each(limit: u64) -> u32 {
+    u32::try_from(limit).unwrap_or(MOST_FILES).clamp(LEAST_FILES, MOST_FILES)
+}
+
 /// Which wait of a file something is about: a file may have one of each.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Side {
@@ -109,7 +114,7 @@ impl Rings {
     /// There are none to be had here.
     pub fn open(most: usize) -> Result<Rings, Refused> {
         let limit = rustix::process::getrlimit(rustix::process::Resource::Nofile).current.unwrap_or(u64::MAX);
-        let files_each = u32::try_from(limit).unwrap_or(MOST_FILES).clamp(LEAST_FILES, MOST_FILES);
+        let files_each = files_each(limit);
         let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)
             .map_err(|e| Refused::Error("eventfd()", e.into()))?;
         let first = Ring::open(files_each, bell.as_fd())?;

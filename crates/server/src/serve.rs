@@ -26,9 +26,9 @@ pub use payload::unpack;
 
 /// How long the master may take to show what it runs.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long a new binary may take until it serves with all that the old one had.
+/// How long a new binary may take until it serves with all that the old one had, or until more of that is there.
 const UPGRADE: Duration = Duration::from_secs(60);
-/// How long a shutdown waits for connections that are on their way to another process, and how often it looks.
+/// How long a shutdown waits for connections that are on their way to another process while none arrives there, and how often it looks.
 const HANDING: Duration = Duration::from_secs(30);
 /// The other process says that it is ready before this one is told to go, on another way.
 const BEGINNING: Duration = Duration::from_millis(100);
@@ -69,7 +69,14 @@ pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
 
 /// `-s upgrade`: the binary that is on the disk now takes over from the one that runs, connections included.
 fn upgrade_running(pid_file: &Path) -> ExitCode {
-    let outcome = ask(pid_file, &Request::Upgrade).and_then(|mut asked| asked.next(Some(UPGRADE)));
+    let outcome = ask(pid_file, &Request::Upgrade).and_then(|mut asked| {
+        loop {
+            match asked.next(Some(UPGRADE)) {
+                Ok(Reply::Says(text)) => process_line(Level::Notice, format_args!("{text}")),
+                reply => return reply,
+            }
+        }
+    });
     match outcome {
         Ok(Reply::Kept(text)) => {
             process_line(Level::Notice, format_args!("{text}"));
@@ -275,8 +282,11 @@ pub fn canary(wish: &Wish, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) -> Re
 
 /// Waits until connections that are on their way to another process are there, though not for ever. False: this one is to end now.
 fn wait_for(handing: &HandOver, link: &mut Link) -> bool {
-    let (soon, end) = (Instant::now() + BEGINNING, Instant::now() + HANDING);
+    let (soon, mut end, mut gone) = (Instant::now() + BEGINNING, Instant::now() + HANDING, handing.gone());
     while Instant::now() < if handing.has_begun() { end } else { soon } && !handing.is_over() {
+        if std::mem::replace(&mut gone, handing.gone()) != gone {
+            end = Instant::now() + HANDING;
+        }
         if matches!(link.wait(Some(LOOK)), Some(Order::Terminate)) {
             return false;
         }

@@ -4,6 +4,7 @@
 use crate::client::{Client, Control, Ending, Message, now_ns};
 use crate::plan::{Address, Http, Load, Plan};
 use crate::sample::{Sample, Second};
+use crate::script::State;
 use crate::verdict::{Evidence, Verdict, judge};
 use machine::neighbour::{self, Endpoint, Neighbour};
 use machine::own::{self, Counters};
@@ -11,8 +12,10 @@ use machine::probe::Probe;
 use machine::queue;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::thread::Scope;
 use std::time::{Duration, SystemTime};
 
 /// How long connections may take to open before an open-loop run starts without those that are missing.
@@ -86,11 +89,7 @@ pub fn run(plan: &Plan, watch: &mut dyn Watch) -> Result<Record, String> {
 /// Like [`run`], at a given start (monotonic clock, nanoseconds): one of several machines.
 pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) -> Result<Record, String> {
     let descriptors = own::raise_descriptor_limit(plan.connections as u64 + OTHER_DESCRIPTORS);
-    let control = Control::default();
-    let mut clients = Vec::with_capacity(plan.threads);
-    for thread in 0..plan.threads {
-        clients.push(Client::new(plan, thread).map_err(|e| format!("thread {thread}: {e}"))?);
-    }
+    let control = Arc::new(Control::default());
     let probe = Probe::start(handshakes(plan));
     let queue = queue::Watch::start(handshakes(plan).filter(|_| is_local(plan)));
     let interface = interface(plan);
@@ -98,16 +97,11 @@ pub(crate) fn run_at(plan: &Plan, watch: &mut dyn Watch, start_ns: Option<u64>) 
     let began = SystemTime::now();
     let (out, messages) = channel();
     let (mut collected, end_ns) = std::thread::scope(|scope| {
-        for (number, client) in clients.into_iter().enumerate() {
-            let (out, control) = (out.clone(), &control);
-            let name = format!("client {number}");
-            let spawned = std::thread::Builder::new().name(name).spawn_scoped(scope, move || client.run(control, &out));
-            if let Err(error) = spawned {
-                control.stop.store(true, Ordering::Relaxed);
-                return Err(format!("thread {number}: {error}"));
-            }
+        let started = start_clients(plan, scope, &control, out);
+        if let Err(text) = started {
+            control.stop.store(true, Ordering::Relaxed);
+            return Err(text);
         }
-        drop(out);
         let start = wait_for_start(plan, &control, start_ns, watch);
         control.start_ns.store(start, Ordering::Release);
         watch.start();
@@ -169,6 +163,54 @@ pub(crate) fn wanted(plan: &Plan, seconds: f64) -> Option<u64> {
         if schedule.due_ns(middle).is_some_and(|due| due < end_ns) { low = middle + 1 } else { high = middle }
     }
     Some(low.min(plan.total.unwrap_or(u64::MAX)))
+}
+
+/// Starts a client on each thread; those of a script are where its states are. Comes back when all are made, or one could not be.
+fn start_clients<'s>(
+    plan: &'s Plan,
+    scope: &'s Scope<'s, '_>,
+    control: &'s Arc<Control>,
+    out: Sender<Message>,
+) -> Result<(), String> {
+    let (told, made) = channel();
+    let shared = plan.script.as_ref().map(|script| (script, Arc::new(plan.clone())));
+    for number in 0..plan.threads {
+        let (out, told) = (out.clone(), told.clone());
+        match &shared {
+            Some((script, plan)) => {
+                let (plan, control) = (plan.clone(), control.clone());
+                script.run(number, move |state| serve(&plan, number, Some(state), &control, &told, &out))?;
+            }
+            None => {
+                let serve = move || serve(plan, number, None, control, &told, &out);
+                let spawned = std::thread::Builder::new().name(format!("client {number}")).spawn_scoped(scope, serve);
+                spawned.map_err(|e| format!("thread {number}: {e}"))?;
+            }
+        }
+    }
+    drop(told);
+    // A thread that is gone has told nothing.
+    (0..plan.threads).try_for_each(|_| made.recv().map_err(|_| "a client has not begun".to_owned())?)
+}
+
+/// A thread's part. `told`: whether it could begin.
+fn serve(
+    plan: &Plan,
+    number: usize,
+    state: Option<&State>,
+    control: &Control,
+    told: &Sender<Result<(), String>>,
+    out: &Sender<Message>,
+) {
+    match Client::new(plan, number, state) {
+        Ok(client) => {
+            let _ = told.send(Ok(()));
+            client.run(control, out);
+        }
+        Err(e) => {
+            let _ = told.send(Err(format!("thread {number}: {e}")));
+        }
+    }
 }
 
 fn wait_for_start(plan: &Plan, control: &Control, start_ns: Option<u64>, watch: &mut dyn Watch) -> u64 {

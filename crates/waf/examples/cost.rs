@@ -1,7 +1,9 @@
-//! What the Core Rule Set costs: `cargo run --release -p waf --example cost [RULES_FOLDER [REQUEST [TIMES]]]`. Prints the time to load, and
+//! What the Core Rule Set costs: `cargo run --release -p waf --example cost [RULES_FOLDER [REQUEST [TIMES [same|fresh]]]]`. Prints the time to load, and
 //! the median of microseconds for each request at paranoia 1, for usual requests that match nothing. The folder is that of the Go module's
-//! `rules`; without one it is looked for in Go's cache.
+//! `rules`; without one it is looked for in Go's cache. Instructions for a request: `valgrind --tool=callgrind --toggle-collect='cost::judge*' ...`, and the
+//! difference between two numbers of `TIMES`.
 
+use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
 use waf::{Connection, Disk, Now, Rules, Source, Transaction};
@@ -19,6 +21,8 @@ const BROWSER: Headers = &[
     ("Connection", "keep-alive"),
     ("Upgrade-Insecure-Requests", "1"),
 ];
+
+const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
 
 /// Nanoseconds that this thread has had of a processor: what else runs on the machine does not count.
 fn cpu_ns() -> u64 {
@@ -57,6 +61,7 @@ fn main() {
     let post: String =
         (0..24).map(|n| format!("field_{n}=some+ordinary+text+that+a+person+types+into+a+form+number+{n}&")).collect();
     measure(&rules, "GET /", "GET", "/", &[], b"");
+    measure(&rules, "GET of a file", "GET", "/file.html", &[], b"");
     measure(&rules, "GET with 3 arguments", "GET", "/products/list?category=shoes&page=2&sort=price_asc", &[], b"");
     let form: Headers = &[("Content-Type", "application/x-www-form-urlencoded")];
     measure(&rules, &format!("POST of {} bytes, 24 fields", post.len()), "POST", "/form", form, post.as_bytes());
@@ -64,11 +69,34 @@ fn main() {
     measure(&rules, &format!("POST of {} bytes, 2 fields", long.len()), "POST", "/form", form, long.as_bytes());
 }
 
+/// One request. Not inlined, so that callgrind can count it alone.
+#[inline(never)]
+fn judge(
+    t: &mut Transaction,
+    rules: &Arc<Rules>,
+    id: &str,
+    line: [&str; 2],
+    headers: &[(&[u8], &[u8])],
+    body: &[u8],
+) -> u64 {
+    let connection = Connection { client: Some(CLIENT), client_port: 40_000, server: Some(CLIENT), server_port: 443 };
+    let began = cpu_ns();
+    t.recycle(rules.clone(), None, Now { epoch_ms: 1_700_000_000_000, utc_offset_s: 0 });
+    t.unique_id(id.as_bytes());
+    t.connection(&connection);
+    t.uri(line[0].as_bytes(), line[1].as_bytes(), b"HTTP/1.1");
+    t.request_headers(headers.iter().copied());
+    t.request_body(body);
+    t.request_body_end();
+    t.response_headers(200, b"HTTP/1.1", [(&b"Content-Type"[..], &b"text/html"[..])]);
+    t.response_body_end();
+    t.logging(200);
+    cpu_ns() - began
+}
+
 fn measure(rules: &Arc<Rules>, name: &str, method: &str, uri: &str, more: Headers, body: &[u8]) {
     let length = body.len().to_string();
-    let now = Now { epoch_ms: 1_700_000_000_000, utc_offset_s: 0 };
-    let mut transaction = Transaction::new(rules.clone(), None, now);
-    let connection = Connection { client: "192.0.2.7".parse().ok(), client_port: 40_000, ..Connection::default() };
+    let mut transaction = Transaction::new(rules.clone(), None, Now::default());
     if std::env::args().nth(2).is_some_and(|only| !name.starts_with(&only)) {
         return;
     }
@@ -91,23 +119,18 @@ fn measure(rules: &Arc<Rules>, name: &str, method: &str, uri: &str, more: Header
         if !more.is_empty() {
             headers[9].1 = more[0].1.as_bytes();
         }
-        let began = cpu_ns();
-        transaction.recycle(rules.clone(), None, now);
-        transaction.unique_id(b"f0e1d2c3b4a59687");
-        transaction.connection(&connection);
-        transaction.uri(method.as_bytes(), uri.as_bytes(), b"HTTP/1.1");
-        transaction.request_headers(headers.iter().copied());
-        transaction.request_body(text.as_bytes());
-        transaction.request_body_end();
-        transaction.response_headers(200, b"HTTP/1.1", [(&b"Content-Type"[..], &b"text/html"[..])]);
-        transaction.response_body_end();
-        transaction.logging(200);
-        let ns = cpu_ns() - began;
+        // Every request has a name of its own.
+        let id = format!("f0e1d2c3b4a59687f0e1d2c3{serial:08x}");
+        let ns = judge(&mut transaction, rules, &id, [method, &uri], &headers, text.as_bytes());
         assert!(transaction.intervention().is_none() && transaction.fault().is_none(), "{:?}", transaction.matches());
         ns
     };
     let count = std::env::args().nth(3).and_then(|n| n.parse().ok()).unwrap_or(2_000);
+    let only = std::env::args().nth(4);
     let mut median = |fresh: bool| {
+        if only.as_ref().is_some_and(|only| (only == "fresh") != fresh) {
+            return f64::NAN;
+        }
         let mut all: Vec<u64> = (0..count).map(|_| run(fresh)).collect();
         all.sort_unstable();
         all[count / 2] as f64 / 1e3

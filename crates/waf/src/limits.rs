@@ -39,7 +39,7 @@ pub const MAX_WORD_DOTS: usize = 32;
 /// Work that one transaction may cost without a body: bytes that transformations, searches for literals and operators looked at, one for each. One that
 /// needs more is given up, see [`crate::Fault::TooExpensive`].
 pub const WORK: u64 = 1 << 22;
-/// And for each byte of its bodies, which the operator's limits have let in (`SecRequestBodyNoFilesLimit`). With the Core Rule Set prose needs 100, forms
+/// And for each byte of its bodies that rules may look at, which the operator's limits have let in (`SecRequestBodyNoFilesLimit`). With the Core Rule Set prose needs 100, forms
 /// that are made of what attacks are made of 72 (they are longer by what is escaped).
 pub const WORK_PER_BODY_BYTE: u64 = 160;
 /// And altogether.
@@ -93,6 +93,10 @@ pub const MAX_BOUNDARY_BYTES: usize = 70;
 pub const MAX_MEMO_VALUES: usize = 1_024;
 /// Bytes of a remembered value.
 pub const MAX_MEMO_VALUE_BYTES: usize = 384;
+
+/// Bytes of memory that a transaction keeps from one request to the next, beside what it remembers of values. Servers keep many transactions, and a large
+/// request takes some hundred bytes for each of its values.
+pub const KEPT_BYTES: usize = 1 << 20;
 
 /// Records that the store in memory keeps for all collections together.
 pub const MAX_RECORDS: usize = 100_000;

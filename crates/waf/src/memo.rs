@@ -4,6 +4,7 @@
 //!
 //! Only "does not match" is remembered, and only of rules whose answer depends on the value alone: their operator has no macros.
 
+use crate::keyed::Keyed;
 use crate::limits::{MAX_MEMO_VALUE_BYTES, MAX_MEMO_VALUES};
 use std::collections::HashMap;
 
@@ -13,17 +14,21 @@ pub(crate) type MemoId = u32;
 /// The values of one rule set.
 #[derive(Debug, Default)]
 pub(crate) struct Memo {
-    values: HashMap<Box<[u8]>, MemoId>,
-    /// Rows of two bits for each rule: first that it does not match, then that it has been judged beforehand.
+    values: HashMap<Box<[u8]>, MemoId, Keyed>,
+    /// Rows of two bits for each rule: first that it does not match, then that it has been judged beforehand. Behind them a bit for each set of rules that
+    /// look at the same things: none of them matches.
     bits: Vec<u64>,
     rows: usize,
     words: usize,
+    /// Words of a row.
+    width: usize,
 }
 
 impl Memo {
-    /// Forgets everything, and is for so many rules from now on.
-    pub(crate) fn reset(&mut self, rules: usize) {
+    /// Forgets everything, and is for so many rules, and sets of rules, from now on.
+    pub(crate) fn reset(&mut self, rules: usize, sets: usize) {
         self.words = rules.div_ceil(64);
+        self.width = 2 * self.words + sets.div_ceil(64);
         self.forget();
     }
 
@@ -54,26 +59,37 @@ impl Memo {
             self.values.insert(value.into(), id);
         }
         self.rows += 1;
-        self.bits.resize(self.rows * 2 * self.words, 0);
+        self.bits.resize(self.rows * self.width, 0);
         Some(id)
     }
 
     /// The rules that are known not to match a value.
     #[inline]
     pub(crate) fn cleared(&self, value: MemoId) -> &[u64] {
-        &self.bits[value as usize * 2 * self.words..][..self.words]
+        &self.bits[value as usize * self.width..][..self.words]
+    }
+
+    /// Whether it is known that no rule of a set matches.
+    #[inline]
+    pub(crate) fn is_done(&self, value: MemoId, set: u32) -> bool {
+        self.bits[value as usize * self.width + 2 * self.words + set as usize / 64] >> (set % 64) & 1 == 1
+    }
+
+    /// Remembers that no rule of a set matches.
+    pub(crate) fn set_done(&mut self, value: MemoId, set: u32) {
+        self.bits[value as usize * self.width + 2 * self.words + set as usize / 64] |= 1 << (set % 64);
     }
 
     /// Whether all of these rules have been judged beforehand.
     #[inline]
     pub(crate) fn knows(&self, value: MemoId, rules: &[u64]) -> bool {
-        let known = &self.bits[(value as usize * 2 + 1) * self.words..][..self.words];
+        let known = &self.bits[value as usize * self.width + self.words..][..self.words];
         rules.iter().zip(known).all(|(rules, known)| rules & !known == 0)
     }
 
     /// Those of these rules that have not been judged beforehand; they count as judged from now on.
     pub(crate) fn learn(&mut self, value: MemoId, rules: &[u64], unknown: &mut Vec<u64>) {
-        let known = &mut self.bits[(value as usize * 2 + 1) * self.words..][..self.words];
+        let known = &mut self.bits[value as usize * self.width + self.words..][..self.words];
         unknown.clear();
         unknown.extend(rules.iter().zip(known.iter()).map(|(rules, known)| rules & !known));
         known.iter_mut().zip(rules).for_each(|(known, rules)| *known |= rules);
@@ -82,19 +98,19 @@ impl Memo {
     /// Remembers that rules of one word do not match the value.
     #[inline]
     pub(crate) fn clear_word(&mut self, value: MemoId, word: usize, rules: u64) {
-        self.bits[value as usize * 2 * self.words + word] |= rules;
+        self.bits[value as usize * self.width + word] |= rules;
     }
 
     /// Whether the rule is known not to match the value.
     #[inline]
     pub(crate) fn is_clear(&self, value: MemoId, rule: usize) -> bool {
-        self.bits[value as usize * 2 * self.words + rule / 64] >> (rule % 64) & 1 == 1
+        self.bits[value as usize * self.width + rule / 64] >> (rule % 64) & 1 == 1
     }
 
     /// Remembers that the rule does not match the value.
     #[inline]
     pub(crate) fn clear(&mut self, value: MemoId, rule: usize) {
-        self.bits[value as usize * 2 * self.words + rule / 64] |= 1 << (rule % 64);
+        self.bits[value as usize * self.width + rule / 64] |= 1 << (rule % 64);
     }
 }
 
@@ -105,7 +121,7 @@ mod tests {
     #[test]
     fn values_are_remembered_within_bounds() {
         let mut memo = Memo::default();
-        memo.reset(100);
+        memo.reset(100, 70);
         let id = memo.of(b"a value").unwrap();
         memo.clear(id, 70);
         assert!(memo.is_clear(id, 70) && !memo.is_clear(id, 69));
@@ -122,7 +138,7 @@ mod tests {
     #[test]
     fn rules_are_judged_beforehand_once() {
         let mut memo = Memo::default();
-        memo.reset(100);
+        memo.reset(100, 70);
         let (id, mut unknown) = (memo.of(b"a").unwrap(), Vec::new());
         assert!(!memo.knows(id, &[0b11, 1]));
         memo.learn(id, &[0b11, 1], &mut unknown);
@@ -131,5 +147,8 @@ mod tests {
         assert!(memo.knows(id, &[0b01, 1]) && memo.is_clear(id, 64) && !memo.is_clear(id, 0));
         memo.learn(id, &[0b111, 0], &mut unknown);
         assert_eq!((unknown.as_slice(), memo.cleared(id)), (&[0b100, 0][..], &[0, 1][..]));
+        memo.set_done(id, 69);
+        assert!(memo.is_done(id, 69) && !memo.is_done(id, 68) && !memo.is_done(id, 5));
+        assert_eq!(memo.cleared(id), [0, 1]);
     }
 }

@@ -1,5 +1,6 @@
 //! The names of `TX` variables that a rule set mentions. Each has a number, its slot, so that a running rule looks nothing up.
 
+use crate::keyed::Keyed;
 use std::collections::HashMap;
 
 /// Slots 0 to 9 are what expressions capture: `TX:0` to `TX:9`.
@@ -9,12 +10,12 @@ pub(crate) const CAPTURES: usize = 10;
 #[derive(Clone, Debug)]
 pub(crate) struct Names {
     names: Vec<Box<[u8]>>,
-    slots: HashMap<Box<[u8]>, u32>,
+    slots: HashMap<Box<[u8]>, u32, Keyed>,
 }
 
 impl Default for Names {
     fn default() -> Names {
-        let mut names = Names { names: Vec::new(), slots: HashMap::new() };
+        let mut names = Names { names: Vec::new(), slots: HashMap::default() };
         for number in 0..CAPTURES {
             names.slot(number.to_string().as_bytes());
         }

@@ -35,6 +35,8 @@ pub(crate) struct Rule {
     pub chained: bool,
     /// Its answer depends on the value alone: no macros in its operator.
     pub(crate) is_plain: bool,
+    /// Once its chain matches, less is judged: see [`Rule::spares`].
+    pub(crate) is_lenient: bool,
     /// `capture`
     pub(crate) capture: bool,
     /// What happens for every match.
@@ -55,6 +57,30 @@ pub(crate) struct Rule {
     pub skip_to: Option<u32>,
     /// What it says of itself.
     pub meta: Box<Meta>,
+}
+
+impl Rule {
+    /// Whether a match spares the request something: rules, or a part of it that is no longer looked at.
+    pub(crate) fn spares(&self) -> bool {
+        let effect = |effect: &Effect| {
+            matches!(
+                effect,
+                Effect::Remove(_)
+                    | Effect::RemoveTarget(..)
+                    | Effect::RuleEngine(Engine::Off | Engine::DetectionOnly)
+                    | Effect::RequestBodyAccess(false)
+                    | Effect::ResponseBodyAccess(false)
+            )
+        };
+        let skips = self.skip > 0 || self.skip_to.is_some();
+        skips || matches!(self.disruptive, Disruptive::Allow(_)) || self.effects.iter().any(effect)
+    }
+
+    /// Where in its phase's list it goes on once the rule has matched; `at` is the place behind it.
+    #[inline]
+    pub(crate) fn next(&self, at: usize) -> usize {
+        self.skip_to.map_or(at + self.skip as usize, |to| to as usize)
+    }
 }
 
 /// What a rule says of itself, in logs and as `RULE`.

@@ -14,6 +14,7 @@ use crate::seclang::load::{Draft, Item, Loader, Update};
 use crate::seclang::targets::Targets;
 use crate::select::Select;
 use crate::settings::Settings;
+use crate::settled::Settled;
 use crate::transform::Transform;
 use crate::variable::{Collection, Source as SourceOf};
 use crate::watchers::Watchers;
@@ -50,6 +51,10 @@ pub struct Rules {
     pub(crate) names: Names,
     /// What decides beforehand that a rule does not match, by its number.
     pub(crate) gates: Vec<Gate>,
+    /// What is known of them beforehand.
+    pub(crate) settled: Settled,
+    /// How many sets of rules that look at the same things there are.
+    pub(crate) watching: u32,
     notes: Vec<Problem>,
     /// Transactions are not given up for their work: every rule looks at every value.
     pub(crate) is_bare: bool,
@@ -121,6 +126,7 @@ impl Rules {
         self.needs.fill(Need::default());
         self.gates.fill(Gate::Open);
         self.watchers.iter_mut().for_each(Watchers::open_all);
+        self.settled = Settled::default();
         // Without that nothing is remembered of values.
         self.rules.iter_mut().for_each(|rule| rule.is_plain = false);
         self
@@ -163,6 +169,10 @@ impl Builder {
             self.problems.truncate(MAX_PROBLEMS);
             return Err(self.problems);
         }
+        for chain in rules.chunk_by_mut(|rule, _| rule.chained) {
+            let spares = chain.iter().any(Rule::spares);
+            chain.iter_mut().for_each(|rule| rule.is_lenient = spares);
+        }
         let literals_of = |is_asked: &dyn Fn(&Rule) -> bool| {
             let needs = rules.iter().zip(&self.needs);
             let lists: Vec<&[Vec<u8>]> =
@@ -181,7 +191,8 @@ impl Builder {
                 .map(|chain| of_chain(chain).ok().filter(|own| chain > 0 && own.count() <= MAX_OWN_LITERALS))
                 .collect()
         });
-        let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, of_side));
+        let mut watching = 0;
+        let watchers = [0, 1].map(|of_side| Watchers::of(&rules, &phases, (of_side, &[]), &mut watching));
         let [request, response] = literals;
         let own =
             |message: String| vec![Problem { place: crate::problem::Place { file: "rules".into(), line: 0 }, message }];
@@ -189,7 +200,7 @@ impl Builder {
         let files = SourceOf::Values(&[Collection::FilesTmpContent]);
         let reads_files = rules.iter().flat_map(|r| &r.targets).any(|t| t.source == files);
         let widest = widest(&rules).map_err(own)?;
-        Ok(Rules {
+        let rules = Arc::new(Rules {
             settings: loader.settings,
             gates: rules.iter().map(Gate::of).collect(),
             rules,
@@ -200,11 +211,19 @@ impl Builder {
             own_literals,
             watchers,
             names: loader.names,
+            settled: Settled::default(),
+            watching,
             notes: loader.notes,
             is_bare: false,
             reads_files,
             widest,
-        })
+        });
+        let settled = Settled::of(&rules, &mut watching);
+        // The transaction that found it out is gone.
+        let mut rules =
+            Arc::into_inner(rules).ok_or_else(|| own("the rules are in use while they are loaded".to_owned()))?;
+        (rules.settled, rules.watching) = (settled, watching);
+        Ok(rules)
     }
 
     fn problem(&mut self, draft: &Draft, message: String) {
@@ -241,6 +260,7 @@ impl Builder {
             stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
             chained: actions.chain,
             is_plain: draft.operator.parameter().is_none_or(|p| p.constant().is_some()),
+            is_lenient: false,
             capture: actions.capture,
             sets: actions.sets.clone().into(),
             effects: effects.into(),

@@ -7,6 +7,7 @@ use crate::prefilter::{ByteSet, Need};
 use crate::rule::ChainId;
 use crate::rules::Rules;
 use crate::transform::Transform;
+use std::net::IpAddr;
 
 /// A text's number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,7 +26,7 @@ const OWN_SEARCH_BYTES: usize = 1_024;
 /// Results speak of all rules, whatever their chains.
 const ALL_CHAINS: ChainId = 0;
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 struct Entry {
     start: u32,
     len: u32,
@@ -45,6 +46,76 @@ struct Entry {
     memo: Option<Option<MemoId>>,
 }
 
+impl Entry {
+    fn new(start: usize, len: usize) -> Entry {
+        Entry {
+            start: start as u32,
+            len: len as u32,
+            row: UNKNOWN,
+            bits: [UNKNOWN; 2],
+            bits_of: [ALL_CHAINS; 2],
+            is_made: false,
+            letters_of: NONE,
+            set: ByteSet::default(),
+            has_set: false,
+            memo: None,
+        }
+    }
+}
+
+/// Texts that all transactions of a rule set have from the start: the empty one, small numbers, and what the rules know beforehand.
+#[derive(Debug)]
+pub(crate) struct Fixed {
+    bytes: Vec<u8>,
+    entries: Vec<Entry>,
+}
+
+impl Default for Fixed {
+    fn default() -> Fixed {
+        let mut fixed = Fixed { bytes: Vec::new(), entries: vec![Entry::new(0, 0)] };
+        for number in 0..SMALL_NUMBERS {
+            fixed.push(number.to_string().as_bytes());
+        }
+        fixed
+    }
+}
+
+impl Fixed {
+    /// The number of a text, which is added if it is a new one.
+    pub(crate) fn add(&mut self, text: &[u8]) -> TextId {
+        let bytes = |e: &Entry| &self.bytes[e.start as usize..(e.start + e.len) as usize];
+        match self.entries.iter().position(|e| bytes(e) == text) {
+            Some(known) => TextId(known as u32),
+            None => self.push(text),
+        }
+    }
+
+    fn push(&mut self, text: &[u8]) -> TextId {
+        self.entries.push(Entry::new(self.bytes.len(), text.len()));
+        self.bytes.extend_from_slice(text);
+        TextId(self.entries.len() as u32 - 1)
+    }
+}
+
+/// A number's digits, with its sign.
+pub(crate) fn decimal(number: i64, room: &mut [u8; 20]) -> &[u8] {
+    let mut at = room.len();
+    let mut rest = number.unsigned_abs();
+    loop {
+        at -= 1;
+        room[at] = b'0' + (rest % 10) as u8;
+        rest /= 10;
+        if rest == 0 {
+            break;
+        }
+    }
+    if number < 0 {
+        at -= 1;
+        room[at] = b'-';
+    }
+    &room[at..]
+}
+
 /// The texts.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
@@ -61,38 +132,41 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// Forgets all texts and keeps the memory.
-    pub(crate) fn clear(&mut self) {
+    /// Forgets all texts but those that are there from the start, and keeps the memory.
+    pub(crate) fn clear(&mut self, fixed: &Fixed) {
         self.cells.clear();
         self.bits.clear();
         (self.work, self.overflow) = (0, false);
-        let fixed = 1 + SMALL_NUMBERS as usize;
-        if self.entries.len() >= fixed {
-            // The empty text and the small numbers stay.
-            self.entries.truncate(fixed);
-            self.entries.iter_mut().for_each(|e| (e.row, e.bits, e.memo) = (UNKNOWN, [UNKNOWN; 2], None));
-            let last = &self.entries[fixed - 1];
-            self.bytes.truncate((last.start + last.len) as usize);
-            return;
-        }
-        self.add(b"");
-        for number in 0..SMALL_NUMBERS {
-            self.add(number.to_string().as_bytes());
-        }
+        self.bytes.clear();
+        self.bytes.extend_from_slice(&fixed.bytes);
+        self.entries.clear();
+        self.entries.extend_from_slice(&fixed.entries);
+    }
+
+    /// Bytes of memory.
+    pub(crate) fn memory(&self) -> usize {
+        let texts = self.bytes.capacity() + self.scratch.capacity() + self.entries.capacity() * size_of::<Entry>();
+        texts + self.cells.capacity() * size_of::<u32>() + self.bits.capacity() * size_of::<u64>()
     }
 
     /// Adds a text.
     pub(crate) fn add(&mut self, text: &[u8]) -> TextId {
-        if text.is_empty() && !self.entries.is_empty() {
-            return EMPTY;
-        }
-        if self.bytes.len() + text.len() > MAX_TEXT_BYTES {
-            self.overflow = true;
+        self.add_parts([text])
+    }
+
+    /// Adds a text that is given in parts.
+    pub(crate) fn add_parts<const N: usize>(&mut self, parts: [&[u8]; N]) -> TextId {
+        let len: usize = parts.iter().map(|part| part.len()).sum();
+        if len == 0 {
             return EMPTY;
         }
         let start = self.bytes.len();
-        self.bytes.extend_from_slice(text);
-        self.entry(start, text.len())
+        if start + len > MAX_TEXT_BYTES {
+            self.overflow = true;
+            return EMPTY;
+        }
+        parts.iter().for_each(|part| self.bytes.extend_from_slice(part));
+        self.entry(start, len)
     }
 
     /// Adds a number as text.
@@ -100,34 +174,50 @@ impl Texts {
         if (0..i64::from(SMALL_NUMBERS)).contains(&number) {
             return TextId(number as u32 + 1);
         }
-        self.add(number.to_string().as_bytes())
+        self.add(decimal(number, &mut [0; 20]))
+    }
+
+    /// Adds an address as text.
+    pub(crate) fn add_address(&mut self, address: Option<IpAddr>) -> TextId {
+        match address.map(|address| address.to_canonical()) {
+            None => EMPTY,
+            Some(IpAddr::V6(v6)) => self.add(v6.to_string().as_bytes()),
+            Some(IpAddr::V4(v4)) => {
+                let mut text = [0; 15];
+                let mut len = 0;
+                for (n, octet) in v4.octets().into_iter().enumerate() {
+                    if n > 0 {
+                        text[len] = b'.';
+                        len += 1;
+                    }
+                    for (unit, least) in [(100, 100), (10, 10), (1, 0)] {
+                        if octet >= least {
+                            text[len] = b'0' + octet / unit % 10;
+                            len += 1;
+                        }
+                    }
+                }
+                self.add(&text[..len])
+            }
+        }
     }
 
     /// A part of a text as a text of its own, without a copy.
     pub(crate) fn part(&mut self, of: TextId, from: u32, to: u32) -> TextId {
-        if from >= to {
+        let whole = &self.entries[of.0 as usize];
+        // A text that did not fit is the empty one, and has no parts.
+        if from >= to || to > whole.len {
             return EMPTY;
         }
-        let whole = &self.entries[of.0 as usize];
-        debug_assert!(to <= whole.len, "a part lies within its text");
+        if (from, to) == (0, whole.len) {
+            return of;
+        }
         let start = whole.start + from;
         self.entry(start as usize, (to - from) as usize)
     }
 
     fn entry(&mut self, start: usize, len: usize) -> TextId {
-        let entry = Entry {
-            start: start as u32,
-            len: len as u32,
-            row: UNKNOWN,
-            bits: [UNKNOWN; 2],
-            bits_of: [ALL_CHAINS; 2],
-            is_made: false,
-            letters_of: NONE,
-            set: ByteSet::default(),
-            has_set: false,
-            memo: None,
-        };
-        self.entries.push(entry);
+        self.entries.push(Entry::new(start, len));
         TextId(self.entries.len() as u32 - 1)
     }
 
@@ -285,5 +375,42 @@ impl Texts {
             (entry.bits[side], entry.bits_of[side]) = (at as u32, bits_of);
         }
         at
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_and_addresses_are_written_as_ever() {
+        let mut texts = Texts::default();
+        texts.clear(&Fixed::default());
+        assert_eq!(decimal(0, &mut [0; 20]), b"0");
+        for number in [0, 1, 31, 32, 99, 100, 65_535, -1, -40, i64::MAX, i64::MIN] {
+            let id = texts.add_number(number);
+            assert_eq!(texts.get(id), number.to_string().as_bytes());
+        }
+        for address in ["0.0.0.0", "192.0.2.1", "10.20.100.255", "1.9.10.99", "2001:db8::1", "::ffff:192.0.2.1"] {
+            let address: IpAddr = address.parse().unwrap();
+            let id = texts.add_address(Some(address));
+            assert_eq!(texts.get(id), address.to_canonical().to_string().as_bytes());
+        }
+        assert_eq!(texts.add_address(None), EMPTY);
+    }
+
+    #[test]
+    fn what_is_there_from_the_start_stays() {
+        let mut fixed = Fixed::default();
+        let (word, nine) = (fixed.add(b"word"), fixed.add(b"9"));
+        assert_eq!((fixed.add(b"word"), fixed.add(b"")), (word, EMPTY));
+        let mut texts = Texts::default();
+        for _ in 0..2 {
+            texts.clear(&fixed);
+            assert_eq!((texts.get(word), texts.get(nine)), (&b"word"[..], &b"9"[..]));
+            assert_eq!(texts.add_number(9), nine);
+            let more = texts.add(b"more");
+            assert_eq!(texts.get(more), b"more");
+        }
     }
 }

@@ -348,6 +348,67 @@ fn what_needs_too_much_work_is_refused_or_said() {
     assert_eq!((refused(&t), t.fault(), t.tx("msc_pcre_limits_exceeded")), (None, None, None));
 }
 
+#[test]
+fn an_upload_does_not_pay_for_what_its_fields_cost() {
+    let text = |id: usize| format!("SecRule ARGS:a \"@rx ab?xyz$\" \"id:{id},phase:2,pass,nolog\"\n");
+    let rules = rules(&(1..600).map(text).collect::<String>());
+    let part = |name: &str, content: &str| {
+        format!("--X\r\nContent-Disposition: form-data; name=\"{name}\r\n\r\n{content}\r\n")
+    };
+    let field = part("a\"", &format!("axyz{}", "x".repeat(30_000)));
+    let file = part("f\"; filename=\"f.bin\"", &"f".repeat(2_000_000));
+    let body = format!("{field}{file}--X--\r\n");
+    let mut t = Transaction::new(rules.clone(), None, Now::default());
+    t.uri(b"POST", b"/", b"HTTP/1.1");
+    t.request_headers([(&b"Content-Type"[..], &b"multipart/form-data; boundary=X"[..])]);
+    t.request_body(body.as_bytes());
+    let refused = t.request_body_end().map(|refused| refused.status);
+    assert_eq!((refused, t.fault()), (Some(500), Some(Fault::TooExpensive)), "{}", t.work());
+}
+
+#[test]
+fn a_value_that_cannot_be_judged_spares_a_request_nothing() {
+    let hard = format!("{}!", "a".repeat(64));
+    let evil = "SecRule ARGS:b \"@streq evil\" \"id:9,phase:2,deny\"";
+    for lenient in [
+        "SecRule ARGS:a \"@rx ^(a+)+(?!x)$\" \"id:1,phase:1,allow,nolog\"",
+        "SecRule ARGS:a \"!@rx ^(a+)+(?!x)$\" \"id:1,phase:1,pass,nolog,ctl:ruleEngine=Off\"",
+        "SecRule ARGS:a \"@rx ^(a+)+(?!x)$\" \"id:1,phase:1,pass,nolog,ctl:ruleRemoveById=9\"",
+        "SecRule ARGS:a \"@rx ^(a+)+(?!x)$\" \"id:1,phase:1,pass,nolog,chain\"\nSecRule ARGS:b \"@rx .\" \"ctl:ruleRemoveTargetById=9;ARGS:b\"",
+        "SecRule ARGS:a \"@rx ^(a+)+(?!x)$\" \"id:1,phase:2,pass,nolog,skip:1\"",
+    ] {
+        let rules = rules(&format!("{lenient}\n{evil}"));
+        let t = get(&rules, &format!("/?a={hard}&b=evil"));
+        assert_eq!((refused(&t), t.tx("msc_pcre_limits_exceeded")), (Some((403, 9)), Some(&b"1"[..])), "{lenient}");
+        // Whoever it is written for is spared all the same, where it says so without running out.
+        let spared = get(&rules, "/?a=aaa&b=evil");
+        assert_eq!(refused(&spared).is_none(), !lenient.contains("!@rx"), "{lenient}");
+    }
+}
+
+#[test]
+fn what_a_large_request_took_is_given_back() {
+    let rules = rules("SecRule ARGS \"@streq evil\" \"id:1,phase:2,deny,t:lowercase\"");
+    let mut t = Transaction::new(rules.clone(), None, Now::default());
+    let mut ask = |body: &[u8]| {
+        t.recycle(rules.clone(), None, Now::default());
+        t.uri(b"POST", b"/", b"HTTP/1.1");
+        t.request_headers([(&b"Content-Type"[..], &b"application/x-www-form-urlencoded"[..])]);
+        t.request_body(body);
+        let status = t.request_body_end().map(|refused| refused.status);
+        let needed = t.memory();
+        t.rest();
+        (status, needed, t.memory())
+    };
+    let (status, needed, kept) = ask(&[b"a=".as_slice(), &[b'A'; 100_000]].concat().repeat(8));
+    assert!(status.is_none() && needed > 800_000 && kept <= needed, "{needed} {kept}");
+    let large = [b"a=".as_slice(), &[b'A'; 4_000_000]].concat();
+    let (_, needed, kept) = ask(&large);
+    assert!(needed > 4_000_000 && kept < 100_000, "{needed} {kept}");
+    let (status, needed, kept) = ask(b"a=EVIL");
+    assert_eq!((status, needed), (Some(403), kept), "what is small stays");
+}
+
 #[derive(Debug)]
 struct Broken;
 
@@ -411,4 +472,139 @@ fn the_audit_log_is_a_line_of_json() {
     let mut failed = get(&rules, "/");
     failed.logging(503);
     assert!(failed.is_audited(), "its status is relevant");
+}
+
+/// Rules that set and ask `TX`, of which most are settled while they are loaded, and in between some that a request may change.
+const SETTLED: &str = r#"
+    SecRule &TX:level "@eq 0" "id:10,phase:1,pass,nolog,setvar:tx.level=2"
+    SecRule &TX:limit "@eq 0" "id:11,phase:1,pass,nolog,setvar:tx.limit=%{tx.level}5"
+    SecAction "id:12,phase:1,pass,nolog,setvar:tx.score=0,setvar:tx.sum=1,setvar:!tx.gone,setvar:tx.words=x yz"
+    SecRule ARGS:level "@rx ^(\d)$" "id:13,phase:1,pass,nolog,capture,setvar:tx.level=%{tx.1}"
+    SecRule ARGS:up "@rx ." "id:14,phase:1,pass,log,msg:'up %{tx.score}',setvar:tx.score=+%{tx.limit}"
+    SecRule ARGS:skip "@rx ." "id:15,phase:1,pass,nolog,skip:1"
+    SecAction "id:16,phase:1,pass,nolog,setvar:tx.sum=+10"
+    SecRule ARGS:after "@rx ." "id:17,phase:1,pass,nolog,skipAfter:END"
+    SecRule ARGS:jump "@rx ." "id:47,phase:1,pass,nolog,skipAfter:NEAR"
+    SecRule TX:level "@lt 1" "id:48,phase:1,pass,nolog,skipAfter:END"
+    SecRule TX:level "@lt 3" "id:49,phase:1,pass,nolog,skipAfter:NEAR"
+    SecAction "id:50,phase:1,pass,nolog,setvar:tx.sum=+7"
+    SecMarker NEAR
+    SecRule ARGS:jump "@rx ." "id:51,phase:1,pass,nolog,skip:2"
+    SecRule TX:level "@lt 9" "id:52,phase:1,pass,nolog"
+    SecRule ARGS:name "@rx ." "id:53,phase:1,pass,log,msg:'not skipped'"
+    SecRule TX:level "@lt 2" "id:18,phase:1,pass,nolog,skipAfter:END"
+    SecRule TX:level "@ge 2" "id:19,phase:1,pass,nolog,setvar:tx.sum=+100,chain"
+        SecRule TX:limit "@streq 25" "setvar:tx.chained=%{tx.sum}"
+    SecRule TX:level "@ge 1" "id:20,phase:1,pass,nolog,setvar:tx.first_of_two=yes,chain"
+        SecRule TX:limit "@streq none" "setvar:tx.second_of_two=yes"
+    SecRule TX:level "@ge 1" "id:21,phase:1,pass,nolog,chain,setvar:tx.half=yes"
+        SecRule ARGS:half "@rx ." "setvar:tx.sum=+1000"
+    SecMarker END
+    SecRule ARGS:other "@rx ." "id:41,phase:1,pass,nolog,setvar:tx.gone=1,setvar:tx.empty=1"
+    SecAction "id:42,phase:1,pass,nolog,setvar:!tx.gone,setvar:tx.empty="
+    SecRule &TX:nothing "@eq 0" "id:43,phase:1,pass,nolog"
+    SecRule ARGS:other "@rx ." "id:44,phase:1,pass,nolog"
+    SecRule &TX:nothing "@eq 0" "id:45,phase:1,pass,nolog"
+    SecAction "id:46,phase:1,pass,log,msg:'last %{MATCHED_VAR} of %{MATCHED_VAR_NAME}'"
+    SecRule ARGS:name "@rx ^[a-z]+$" "id:22,phase:1,pass,nolog,setvar:tx.made_%{MATCHED_VAR}=%{tx.sum}"
+    SecRule ARGS:out "@streq 24" "id:23,phase:1,pass,nolog,ctl:ruleRemoveById=24"
+    SecRule ARGS:out "@streq sum" "id:25,phase:1,pass,nolog,ctl:ruleRemoveTargetById=24;TX:sum"
+    SecRule ARGS:out "@streq args" "id:26,phase:1,pass,nolog,ctl:ruleRemoveTargetById=24;ARGS:out"
+    SecRule TX:sum|TX:score "@rx ^\d+$" "id:24,phase:1,pass,nolog,setvar:tx.seen=%{MATCHED_VAR_NAME}"
+    SecAction "id:27,phase:1,pass,log,msg:'last %{MATCHED_VAR} of %{MATCHED_VAR_NAME}'"
+    SecRule ARGS:words "@rx ." "id:54,phase:1,pass,nolog,setvar:tx.words=%{MATCHED_VAR}"
+    SecRule ARGS:name "!@within %{tx.words}" "id:55,phase:1,pass,log,msg:'not %{MATCHED_VAR}'"
+    SecRule REQUEST_METHOD "@within %{tx.words}" "id:56,phase:1,pass,log,msg:'a word'"
+    SecRule ARGS:name "@rx ." "id:57,phase:1,pass,nolog,setvar:tx.kept=%{MATCHED_VAR},chain"
+        SecRule TX:/^made_/ "!@within %{tx.sum}" "setvar:tx.kept=+1"
+    SecRule ARGS:allow "@rx ." "id:28,phase:1,allow:phase,nolog"
+    SecRule ARGS:deny "@streq 1" "id:29,phase:1,deny"
+    SecAction "id:30,phase:2,pass,nolog,setvar:tx.sum=+%{tx.score}"
+    SecRule TX:/^made_/ "@rx ." "id:31,phase:2,pass,log,msg:'%{MATCHED_VAR_NAME} %{MATCHED_VAR}'"
+    SecRule TX:score "@gt 20" "id:32,phase:2,pass,log,msg:'score %{tx.score}'"
+    SecRule TX:level "@eq 2" "id:33,phase:2,pass,log,severity:3,msg:'%{tx.sum} %{HIGHEST_SEVERITY}'"
+    SecRule ARGS:deny "@streq 2" "id:34,phase:2,deny"
+    SecRule ARGS:off "@rx ." "id:35,phase:2,pass,nolog,ctl:ruleEngine=Off"
+    SecAction "id:36,phase:3,pass,nolog,setvar:tx.sum=-3"
+    SecRule ARGS:deny "@streq 3" "id:37,phase:3,deny"
+    SecRule TX:sum "@gt 5" "id:38,phase:4,pass,nolog,setvar:tx.four=%{tx.sum}"
+    SecRule TX:sum "@lt 1000" "id:39,phase:5,pass,nolog,setvar:tx.five=%{tx.sum}"
+    SecRule ARGS:name "@rx ." "id:40,phase:5,pass,log,msg:'%{tx.five} %{tx.four}'"
+"#;
+
+#[test]
+fn what_is_settled_beforehand_is_what_the_rules_say() {
+    let settled = rules(SETTLED);
+    let text = format!("SecRuleEngine On\nSecRequestBodyAccess On\n{SETTLED}");
+    let bare = Rules::load(&[Source { name: "test.conf", text: text.as_bytes() }], &Bundle::default()).unwrap();
+    let bare = Arc::new(bare.without_prefilter());
+    let arguments = [
+        "",
+        "level=1",
+        "level=2",
+        "level=3",
+        "up=1",
+        "skip=1",
+        "after=1",
+        "jump=1",
+        "half=1",
+        "other=1",
+        "name=abc",
+        "out=24",
+        "out=sum",
+        "out=args",
+        "allow=1",
+        "words=abc",
+        "words=GET",
+        "deny=1",
+        "deny=2",
+        "deny=3",
+        "off=1",
+    ];
+    let (mut quick, mut slow) = (None, None);
+    for (one, other) in arguments.iter().flat_map(|one| arguments.iter().map(move |other| (one, other))) {
+        let uri = format!("/?{one}&{other}&name=x");
+        let run = |rules: &Arc<Rules>, kept: &mut Option<Transaction>| {
+            let mut t = kept.take().unwrap_or_else(|| Transaction::new(rules.clone(), None, Now::default()));
+            t.recycle(rules.clone(), None, Now::default());
+            t.uri(b"GET", uri.as_bytes(), b"HTTP/1.1");
+            t.request_headers([(&b"Host"[..], &b"example.org"[..])]);
+            t.request_body_end();
+            t.response_headers(200, b"HTTP/1.1", [(&b"Server"[..], &b"x"[..])]);
+            t.response_body_end();
+            t.logging(200);
+            let names = "level limit score sum gone empty kept words chained first_of_two second_of_two half made_abc made_x seen four five 0 1";
+            let values: Vec<_> =
+                names.split(' ').map(|name| t.tx(name).map(|v| String::from_utf8_lossy(v).into_owned())).collect();
+            let said: Vec<_> = t.matches().iter().map(|m| (m.id, m.msg.clone(), m.variable.clone())).collect();
+            let outcome = (refused(&t), said, values);
+            *kept = Some(t);
+            outcome
+        };
+        assert_eq!(run(&settled, &mut quick), run(&bare, &mut slow), "{uri}");
+    }
+}
+
+#[test]
+fn what_is_settled_is_not_run_for_a_request() {
+    let rules = rules(
+        "SecAction \"id:1,phase:1,pass,nolog,setvar:tx.a=1\"
+         SecRule TX:a \"@eq 1\" \"id:2,phase:1,pass,nolog,setvar:tx.b=%{tx.a}0\"
+         SecRule ARGS:up \"@rx .\" \"id:3,phase:1,pass,nolog,setvar:tx.a=2\"
+         SecRule TX:a \"@eq 2\" \"id:4,phase:2,pass,nolog,setvar:tx.b=20\"
+         SecRule ARGS:skip \"@rx .\" \"id:5,phase:2,pass,nolog,skipAfter:END\"
+         SecRule TX:a \"@eq 3\" \"id:6,phase:2,pass,nolog,setvar:tx.b=30\"
+         SecMarker END
+         SecRule TX:a \"@eq 1\" \"id:7,phase:2,pass,nolog,setvar:tx.c=1\"",
+    );
+    let (t, other) = (get(&rules, "/"), get(&rules, "/?up=1"));
+    assert_eq!((t.tx("b"), t.work()), (Some(&b"10"[..]), 0), "no value was looked at");
+    assert_eq!(other.tx("b"), Some(&b"20"[..]));
+    assert!(other.work() > 0);
+    let skips = get(&rules, "/?skip=1");
+    assert_eq!(
+        (skips.tx("c"), skips.work() < other.work()),
+        (Some(&b"1"[..]), true),
+        "what is skipped has set nothing"
+    );
 }

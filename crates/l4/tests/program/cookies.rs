@@ -6,6 +6,7 @@ use l4::Plan;
 use l4::kernel::Kernel;
 use l4::layout::{Flow, flow_state};
 
+const FIN: u8 = 1;
 const SYN: u8 = 2;
 const RST: u8 = 4;
 const ACK: u8 = 16;
@@ -192,6 +193,66 @@ impl Bench {
         assert_eq!((window.flags, window.seq, window.ack), (ACK, answer.seq + 1, 2001));
     }
 
+    /// A handshake from the SYN on: the cookie.
+    fn open(&mut self, client: (&str, u16), first: u32, theirs: u32) -> u32 {
+        let to = ("10.9.0.1", 80);
+        let answer = self.out(&Segment::new(client, to, SYN, first, 0));
+        assert_eq!((answer.flags, answer.ack), (SYN | ACK, first + 1));
+        let opened = self.out(&Segment::new(client, to, ACK, first + 1, answer.seq + 1));
+        assert_eq!((opened.flags, opened.seq), (SYN, first), "the real server hears of the new connection");
+        let window = self.out(&Segment::new(("10.9.1.2", 8080), client, SYN | ACK, theirs, first + 1));
+        assert_eq!((window.flags, window.seq, window.ack), (ACK, answer.seq + 1, first + 1));
+        let data = Segment { data: b"a".to_vec(), ..Segment::new(client, to, ACK, first + 1, answer.seq + 1) };
+        assert_eq!(self.out(&data).ack, theirs + 1);
+        answer.seq
+    }
+
+    /// FIN from both, without a cookie's shift of numbers.
+    fn end(&mut self, client: (&str, u16), seq: u32, back: u32) {
+        let (to, real) = (("10.9.0.1", 80), ("10.9.1.2", 8080));
+        self.out(&Segment::new(client, to, FIN | ACK, seq, back));
+        self.out(&Segment::new(real, client, FIN | ACK, back, seq + 1));
+        self.out(&Segment::new(client, to, ACK, seq + 1, back + 1));
+    }
+
+    /// A client that uses its port again, while the table still has the flow before.
+    fn by_the_same_port(&mut self) {
+        let to = ("10.9.0.1", 80);
+        let ended = ("10.8.0.79", 501);
+        let cookie = self.open(ended, 1000, 5000);
+        self.out(&Segment::new(ended, to, FIN | ACK, 1002, cookie + 1));
+        self.out(&Segment::new(("10.9.1.2", 8080), ended, FIN | ACK, 5001, 1003));
+        self.open(ended, 90_000, 70_000);
+        let reset = ("10.8.0.79", 502);
+        let cookie = self.open(reset, 1000, 5000);
+        self.out(&Segment::new(reset, to, RST | ACK, 1002, cookie + 1));
+        self.open(reset, 90_000, 70_000);
+        let idle = ("10.8.0.79", 503);
+        self.open(idle, 1000, 5000);
+        let all: Vec<_> = self.kernel.maps.flows.iter().flatten().collect();
+        for (key, bytes) in all {
+            let mut flow = Flow::decode(&bytes);
+            flow.last = flow.last.wrapping_sub(10_000_000_000_000);
+            self.kernel.maps.flows.insert(key, flow.encode(), 0).unwrap();
+        }
+        self.open(idle, 90_000, 70_000);
+    }
+
+    /// As above, but cookies are sent only since a moment ago: the flow before had none, and its packets went by the index.
+    fn since_the_flood(&mut self) {
+        let (client, to, real) = (("10.8.0.80", 501), ("10.9.0.1", 80), ("10.9.1.2", 8080));
+        let mut plan = Plan::read(PLAN).unwrap();
+        plan.services[0].cookies = 0;
+        l4::apply(&mut self.kernel.maps, &plan).unwrap();
+        self.out(&Segment::new(client, to, SYN, 1000, 0));
+        self.out(&Segment::new(real, client, SYN | ACK, 5000, 1001));
+        self.out(&Segment::new(client, to, ACK, 1001, 5001));
+        self.end(client, 1001, 5001);
+        plan.services[0].cookies = 1;
+        l4::apply(&mut self.kernel.maps, &plan).unwrap();
+        self.open(client, 90_000, 70_000);
+    }
+
     fn refusal(&mut self) {
         let (client, to) = (("10.8.0.77", 500), ("10.9.0.1", 80));
         let cookie = self.out(&Segment::new(client, to, SYN, 1, 0)).seq;
@@ -215,4 +276,6 @@ fn a_cookie_that_comes_back_begins_a_flow_and_nothing_else_does() {
     bench.handshake(("fd00:8::50", 4000), "fd00:9::1", "fd00:9:1::2");
     bench.again();
     bench.refusal();
+    bench.by_the_same_port();
+    bench.since_the_flood();
 }

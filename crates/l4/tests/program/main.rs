@@ -155,6 +155,146 @@ fn segment(client: u16, flags: u8) -> Vec<u8> {
     model::frame([2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 0xfe], &tuple, 64, &tcp)
 }
 
+/// An end of a flow.
+type End = ([u8; 4], u16);
+
+/// A segment without data between any two.
+fn between(from: End, to: End, flags: u8) -> Vec<u8> {
+    let tuple = Tuple { src: from.0.into(), dst: to.0.into(), sport: from.1, dport: to.1, proto: 6 };
+    let mut tcp = [from.1.to_be_bytes(), to.1.to_be_bytes()].concat();
+    tcp.extend([0, 0, 0, 1, 0, 0, 0, 1, 0x50, flags, 1, 0, 0, 0, 0, 0]);
+    model::frame([2, 0, 0, 0, 9, 1], [2, 0, 0, 0, 9, 0xfe], &tuple, 64, &tcp)
+}
+
+/// The two ends that a frame has which was sent on.
+fn ends(verdict: &Verdict) -> (End, End) {
+    let Verdict::Out(frame) = verdict else { panic!("not sent on: {}", show(verdict)) };
+    let end = |address: usize, port: usize| -> End {
+        (frame[address..address + 4].try_into().unwrap(), u16::from_be_bytes([frame[port], frame[port + 1]]))
+    };
+    (end(26, 34), end(30, 36))
+}
+
+/// As if newer flows had taken the place of all in the table.
+fn forget_table(kernel: &mut Kernel) {
+    let keys: Vec<_> = kernel.maps.flows.keys().map(|k| k.unwrap()).collect();
+    keys.iter().for_each(|k| kernel.maps.flows.remove(k).unwrap());
+}
+
+const CLIENT: [u8; 4] = [198, 51, 100, 7];
+const SYN_FLAG: u8 = 2;
+const ACK_FLAG: u8 = 0x10;
+const FIN_ACK: u8 = 0x11;
+
+/// NAT whose real servers' packets nobody adopts, full NAT, and four real servers in turns.
+const INDEXED: &str = r#"{"interfaces": ["lan"], "flows": 1000, "services": [
+    {"address": "10.9.0.1:80", "mode": "nat", "choice": "round_robin", "adopt_return": false, "reals": [
+      {"address": "10.9.1.2:8080"}, {"address": "10.9.1.3:8080"}, {"address": "10.9.1.4:8080"}, {"address": "10.9.1.5:8080"}]},
+    {"address": "10.9.0.2:80", "mode": "full_nat", "choice": "round_robin", "sources": ["10.9.2.1", "10.9.2.2"], "reals": [
+      {"address": "10.9.1.2:80"}, {"address": "10.9.1.3:80"}]}]}"#;
+
+fn indexed() -> (Kernel, namespace::Network) {
+    let plan = Plan::read(INDEXED).unwrap();
+    let network = namespace::Network::make(&plan);
+    let mut kernel = Kernel::load(&plan, None).unwrap();
+    l4::apply(&mut kernel.maps, &plan).unwrap();
+    (kernel, network)
+}
+
+#[test]
+fn both_directions_of_nat_and_full_nat_outlive_the_full_table() {
+    if !namespace::enter("both_directions_of_nat_and_full_nat_outlive_the_full_table") {
+        return;
+    }
+    let (mut kernel, _network) = indexed();
+    for (host, port) in (1..=2).flat_map(|host| (3000..3010).map(move |port| (host, port))) {
+        let (service, client) = (([10, 9, 0, host], 80), (CLIENT, port));
+        let (own, real) = ends(&run(&mut kernel, &between(client, service, SYN_FLAG)));
+        assert_eq!(own == client, host == 1, "full NAT has a source of its own");
+        let there = |kernel: &mut Kernel, flags| {
+            assert_eq!(ends(&run(kernel, &between(client, service, flags))), (own, real), "to the real server");
+        };
+        let back = |kernel: &mut Kernel, flags| {
+            assert_eq!(ends(&run(kernel, &between(real, own, flags))), (service, client), "to the client");
+        };
+        back(&mut kernel, SYN_FLAG | ACK_FLAG);
+        there(&mut kernel, ACK_FLAG);
+        forget_table(&mut kernel);
+        there(&mut kernel, ACK_FLAG);
+        back(&mut kernel, ACK_FLAG);
+        // What ends a flow goes by the table, which gets the flow again, by whichever direction comes first.
+        if port % 2 == 0 {
+            back(&mut kernel, FIN_ACK);
+        } else {
+            there(&mut kernel, FIN_ACK);
+        }
+        assert_eq!(kernel.maps.flows.keys().count(), 2);
+        l4::forget_recent(&mut kernel.maps).unwrap();
+        there(&mut kernel, ACK_FLAG);
+        back(&mut kernel, ACK_FLAG);
+        assert_eq!(kernel.maps.flows.keys().count(), 2);
+    }
+}
+
+/// Lines of the index that have something, and what.
+fn lines(kernel: &Kernel) -> Vec<(u32, [u64; 8])> {
+    let recent = kernel.maps.recent.as_ref().unwrap();
+    let words = |bytes: [u8; l4::kernel::RECENT_LINE]| -> [u64; 8] {
+        std::array::from_fn(|n| u64::from_ne_bytes(bytes[n * 8..n * 8 + 8].try_into().unwrap()))
+    };
+    (0..).zip(recent.iter()).map(|(at, line)| (at, words(line.unwrap()))).filter(|(_, w)| *w != [0; 8]).collect()
+}
+
+fn put_line(kernel: &mut Kernel, at: u32, words: [u64; 8]) {
+    let bytes: Vec<u8> = words.iter().flat_map(|w| w.to_ne_bytes()).collect();
+    kernel.maps.recent.as_mut().unwrap().set(at, <[u8; 64]>::try_from(bytes).unwrap(), 0).unwrap();
+}
+
+#[test]
+fn what_cpus_have_noted_at_the_same_moment_is_no_mixture() {
+    if !namespace::enter("what_cpus_have_noted_at_the_same_moment_is_no_mixture") {
+        return;
+    }
+    let (mut kernel, _network) = indexed();
+    let (service, client) = (([10, 9, 0, 1], 80), (CLIENT, 4000));
+    // The second in turn.
+    run(&mut kernel, &between((CLIENT, 3999), service, SYN_FLAG));
+    let (_, real) = ends(&run(&mut kernel, &between(client, service, SYN_FLAG)));
+    l4::forget_recent(&mut kernel.maps).unwrap();
+    lines(&kernel).iter().for_each(|(at, _)| put_line(&mut kernel, *at, [0; 8]));
+    let there = between(client, service, ACK_FLAG);
+    assert_eq!(ends(&run(&mut kernel, &there)).1, real);
+    let [(at, words)] = lines(&kernel)[..] else { panic!("one flow has a packet") };
+    let (hash, word) = (words[0] ^ words[1], words[1]);
+    let number = word >> 16 & 0xffff;
+    assert_eq!(number, 1);
+    // Another CPU, in another place, has real server 2: 1 and 2 would be 3.
+    let other = word & !(0xffff << 16) | 2 << 16;
+    put_line(&mut kernel, at, [hash ^ word, word, hash ^ other, other, 0, 0, 0, 0]);
+    assert!((real.0[3]..=real.0[3] + 1).contains(&ends(&run(&mut kernel, &there)).1.0[3]));
+    // The next note is the only one.
+    assert_eq!(ends(&run(&mut kernel, &between(client, service, SYN_FLAG))).1, real);
+    let after = lines(&kernel).into_iter().find(|(place, _)| *place == at).unwrap().1;
+    assert_eq!(after.chunks(2).filter(|w| w[1] != 0 && w[0] ^ w[1] == hash).count(), 1, "{after:x?}");
+    // Of a time that has not been yet nothing is known: the table says what is.
+    let ahead = (word & 0xffff_ffff) | (word >> 32).wrapping_add(1000) << 32;
+    forget_table(&mut kernel);
+    put_line(&mut kernel, at, [hash ^ ahead, ahead, 0, 0, 0, 0, 0, 0]);
+    assert!(matches!(run(&mut kernel, &there), Verdict::Pass(_)));
+    // A place and port of full NAT that are not the entry's own are not used.
+    let full = ([10, 9, 0, 2], 80);
+    lines(&kernel).iter().for_each(|(at, _)| put_line(&mut kernel, *at, [0; 8]));
+    ends(&run(&mut kernel, &between(client, full, SYN_FLAG)));
+    let found: Vec<_> = lines(&kernel);
+    forget_table(&mut kernel);
+    assert!(matches!(run(&mut kernel, &between(client, full, ACK_FLAG)), Verdict::Out(_)));
+    for (at, mut words) in found {
+        (0..4).step_by(2).for_each(|way| words[way * 2 + 2] ^= 1);
+        put_line(&mut kernel, at, words);
+    }
+    assert!(matches!(run(&mut kernel, &between(client, full, ACK_FLAG)), Verdict::Pass(_)));
+}
+
 #[test]
 fn a_flow_that_the_full_table_let_go_stays_with_its_real_server() {
     if !namespace::enter("a_flow_that_the_full_table_let_go_stays_with_its_real_server") {

@@ -36,7 +36,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Wake, Waker};
 use std::time::Duration;
@@ -49,6 +49,8 @@ const ARRIVALS: usize = 64;
 const CROWDED: u64 = 2;
 /// After a refusal nothing is parked for so long, ms.
 const REFUSED_MS: u64 = 1000;
+/// The log says so often at most why no more can be parked.
+const SAY_AGAIN_MS: u64 = 60_000;
 
 /// Bytes that many residents may write alike.
 pub trait Form {
@@ -312,7 +314,7 @@ pub fn set_crowd(snapshot: &Snapshot) {
 }
 
 /// Whether connections of this thread can be parked.
-fn is_open() -> bool {
+pub(super) fn is_open() -> bool {
     if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
         return false;
     }
@@ -454,12 +456,27 @@ async fn serve() {
     }
 }
 
-/// Whether a connection may leave, and take a seat and a descriptor: somebody idle may have to go for it.
-fn has_seat() -> bool {
-    !reuse::is_full() || reuse::take_one().is_some()
+/// Whether a connection may leave, and take a seat and a descriptor. Those that are idle are parked for it, and it waits until they are: a
+/// message for all would close the connections of who has just heard it. Where nobody can be parked, somebody has to go who has been idle for a
+/// while.
+/// `leaving`: so many take theirs before it.
+fn has_seat(leaving: usize) -> bool {
+    if reuse::has_spare(leaving) {
+        return true;
+    }
+    if SHUT_UNTIL_MS.get() > clock::monotonic_ms() || crate::worker::draining() {
+        return reuse::take_one().is_some();
+    }
+    !reuse::park_some() && reuse::take_one_patiently().is_some()
 }
 
-/// Nothing is parked for a while.
-fn shut() {
-    SHUT_UNTIL_MS.set(clock::monotonic_ms() + REFUSED_MS);
+/// Nothing is parked for a while. Why is said once in a while, not for each connection.
+fn shut(why: &io::Error) {
+    static SAID_UNTIL_MS: AtomicU64 = AtomicU64::new(0);
+    let now_ms = clock::monotonic_ms();
+    SHUT_UNTIL_MS.set(now_ms + REFUSED_MS);
+    let said = SAID_UNTIL_MS.fetch_update(Relaxed, Relaxed, |until| (until <= now_ms).then_some(now_ms + SAY_AGAIN_MS));
+    if said.is_ok() {
+        crate::log::process_line(Level::Warn, format_args!("{}", bill::no_more_parked(why, most())));
+    }
 }

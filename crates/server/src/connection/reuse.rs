@@ -39,6 +39,8 @@ const LONG_IDLE_MS: u64 = 5000;
 const SWEEP: Duration = Duration::from_secs(1);
 /// So many are parked before others have their turn.
 const PORTION: usize = 64;
+/// This part of the seats is for new clients.
+const SPARE: usize = 8;
 /// So many clients are judged for one new connection: each takes a question to the kernel.
 const JUDGED: usize = 64;
 /// Nobody.
@@ -398,6 +400,12 @@ pub fn is_full() -> bool {
     open() >= crate::worker::snapshot().process.worker_connections
 }
 
+/// Whether there is a seat for who can wait for one, where so many are about to have theirs: some are left for new clients.
+pub fn has_spare(more: usize) -> bool {
+    let limit = crate::worker::snapshot().process.worker_connections;
+    open() + more < limit - limit / SPARE
+}
+
 /// Connections of this thread that have seats.
 #[inline]
 pub fn open() -> usize {
@@ -415,10 +423,21 @@ fn say(level: Level, text: std::fmt::Arguments<'_>) {
 /// Has the connection end that has been idle for the longest time, or else one whose client has read or sent less than
 /// [`LEAST_RATE`] for [`PATIENCE_MS`]. Which kind it was.
 pub fn take_one() -> Option<State> {
+    take_idle_for(0)
+}
+
+/// The same for somebody who can wait: who has just come, or has just been answered, keeps the connection.
+pub fn take_one_patiently() -> Option<State> {
+    take_idle_for(IDLE_MS)
+}
+
+fn take_idle_for(idle_ms: u64) -> Option<State> {
     let (task, state) = ROOM.with_borrow_mut(|room| {
+        let now_ms = clock::monotonic_ms();
+        let since_ms = |place: &Place| place.client.as_ref().map_or(now_ms, |client| client.reuse_entry.since_ms.get());
         let (place, state) = match room.longest_idle() {
-            None => (room.slowest()?, State::Owing),
-            Some(place) => (place, State::Idle),
+            Some(at) if now_ms.saturating_sub(since_ms(&room.places[at as usize])) >= idle_ms => (at, State::Idle),
+            _ => (room.slowest()?, State::Owing),
         };
         room.leave(place, state);
         let client = room.places[place as usize].client.clone()?;
@@ -436,37 +455,57 @@ pub fn park_oldest() {
     park_idle(IDLE_MS, 2);
 }
 
+/// Has connections be parked that are idle, however short: a seat is wanted by who can wait until one is free. False: there is none of them.
+pub fn park_some() -> bool {
+    let mut is_asked = false;
+    for _ in 0..PORTION {
+        match ask_to_park(0) {
+            Some(Some(task)) => {
+                runtime::wake(task);
+                is_asked = true;
+            }
+            Some(None) => {}
+            None => break,
+        }
+    }
+    is_asked
+}
+
 /// Has connections be parked that have been idle for so long, at most so many; how many there were.
 fn park_idle(idle_ms: u64, most: usize) -> usize {
     for done in 0..most {
-        let task = ROOM.with_borrow_mut(|room| {
-            let now_ms = clock::monotonic_ms();
-            let place = room.longest_idle()?;
-            let p = &mut room.places[place as usize];
-            let client = p.client.clone()?;
-            let entry = &client.reuse_entry;
-            if now_ms.saturating_sub(entry.since_ms.get()) < idle_ms {
-                return None;
-            }
-            p.listed_ms = now_ms;
-            entry.since_ms.set(now_ms);
-            room.leave(place, State::Idle);
-            if entry.parking.get() == Parking::Never {
-                room.enter(place, State::Idle);
-                return Some(None);
-            }
-            // Who is something else than between two requests enters the list again at its next look.
-            entry.listed.set(State::Busy);
-            entry.state.set(State::Busy);
-            entry.parking.set(Parking::Asked);
-            Some(Some(entry.task.get()))
-        });
-        match task {
+        match ask_to_park(idle_ms) {
             Some(task) => task.into_iter().for_each(runtime::wake),
             None => return done,
         }
     }
     most
+}
+
+/// Whoever has been idle for the longest time is to be parked: his task is to be woken, unless he cannot be. None: nobody has been so long.
+fn ask_to_park(idle_ms: u64) -> Option<Option<TaskId>> {
+    ROOM.with_borrow_mut(|room| {
+        let now_ms = clock::monotonic_ms();
+        let place = room.longest_idle()?;
+        let p = &mut room.places[place as usize];
+        let client = p.client.clone()?;
+        let entry = &client.reuse_entry;
+        if now_ms.saturating_sub(entry.since_ms.get()) < idle_ms {
+            return None;
+        }
+        p.listed_ms = now_ms;
+        entry.since_ms.set(now_ms);
+        room.leave(place, State::Idle);
+        if entry.parking.get() == Parking::Never {
+            room.enter(place, State::Idle);
+            return Some(None);
+        }
+        // Who is something else than between two requests enters the list again at its next look.
+        entry.listed.set(State::Busy);
+        entry.state.set(State::Busy);
+        entry.parking.set(Parking::Asked);
+        Some(Some(entry.task.get()))
+    })
 }
 
 thread_local! {

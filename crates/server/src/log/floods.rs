@@ -1,6 +1,6 @@
 //! How many lines of one kind, at level info, one connection may cause: what clients do is worth a line, what they do twenty thousand
-//! times in a second is worth a sum. Lines are of one kind if they begin alike, up to the first number. Each thread counts for
-//! itself, in a table that does not grow.
+//! times in a second is worth a sum. Lines are of one kind if they begin alike, up to the first number, and are said of the same
+//! work ("while ..."). Each thread counts for itself, in a table that does not grow.
 
 use std::cell::RefCell;
 use std::fmt;
@@ -9,6 +9,9 @@ use std::fmt;
 const LINES: u32 = 50;
 /// Kinds of lines that are counted at once by a thread; one that falls on another's place takes it.
 const PLACES: usize = 64;
+/// So much of a message is looked at, and what is said before the work it is about.
+const LOOKED_AT: usize = 192;
+const WHILE: &[u8] = b" while ";
 /// FNV-1a of 64 bits: the basis and the prime.
 const FNV: [u64; 2] = [0xcbf2_9ce4_8422_2325, 0x0100_0000_01b3];
 
@@ -63,28 +66,31 @@ pub(super) fn count(connection: u64, message: fmt::Arguments<'_>, second: i64) -
     })
 }
 
-/// A number for all messages that begin alike.
+/// A number for all messages that begin alike and are said of the same work.
 fn kind_of(message: fmt::Arguments<'_>) -> u64 {
-    struct Kind {
-        hash: u64,
-        is_over: bool,
+    let mut beginning = Beginning { bytes: [0; LOOKED_AT], len: 0 };
+    // The end of a message that is too long for it is not looked at.
+    let _ = fmt::write(&mut beginning, message);
+    let text = &beginning.bytes[..beginning.len];
+    let number = text.iter().position(u8::is_ascii_digit).unwrap_or(text.len());
+    let work = memchr::memmem::find(text, WHILE).map_or(&[][..], |at| &text[at..]);
+    let work = work.split(|b| *b == b',').next().unwrap_or_default();
+    text[..number].iter().chain(work).fold(FNV[0], |hash, byte| (hash ^ u64::from(*byte)).wrapping_mul(FNV[1]))
+}
+
+/// The beginning of a message.
+struct Beginning {
+    bytes: [u8; LOOKED_AT],
+    len: usize,
+}
+
+impl fmt::Write for Beginning {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        let taken = text.len().min(LOOKED_AT - self.len);
+        self.bytes[self.len..self.len + taken].copy_from_slice(&text.as_bytes()[..taken]);
+        self.len += taken;
+        if taken < text.len() { Err(fmt::Error) } else { Ok(()) }
     }
-    impl fmt::Write for Kind {
-        fn write_str(&mut self, text: &str) -> fmt::Result {
-            for byte in text.bytes() {
-                self.is_over |= byte.is_ascii_digit();
-                if self.is_over {
-                    break;
-                }
-                self.hash = (self.hash ^ u64::from(byte)).wrapping_mul(FNV[1]);
-            }
-            Ok(())
-        }
-    }
-    let mut kind = Kind { hash: FNV[0], is_over: false };
-    let written = fmt::write(&mut kind, message);
-    debug_assert!(written.is_ok(), "a hash takes whatever is written");
-    kind.hash
 }
 
 #[cfg(test)]
@@ -102,5 +108,12 @@ mod tests {
         assert_eq!(count(9, format_args!("closed"), 2), Count::Over(7, 20_000 - LINES));
         assert_eq!(count(9, format_args!("closed"), 2), Count::Few);
         assert_eq!(reset(7, 1, 2), Count::Few);
+        let timed_out =
+            |work: &str| count(10, format_args!("client timed out (110: Timed out) while {work}, client: a"), 2);
+        for _ in 0..=LINES {
+            timed_out("sending a response");
+        }
+        assert_eq!(timed_out("sending a response"), Count::Many);
+        assert_eq!(timed_out("processing a connection"), Count::Few, "the same of other work");
     }
 }

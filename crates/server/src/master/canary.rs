@@ -74,6 +74,13 @@ impl Asking {
         }
     }
 
+    /// Tells whoever waits for another binary how it goes.
+    pub(super) fn tell_upgrader_meanwhile(&mut self, reply: &Reply) {
+        if let Some(number) = self.upgrader {
+            self.tell(number, reply);
+        }
+    }
+
     /// Tells whoever waits for another binary how it went. False: nobody does.
     pub(super) fn tell_upgrader(&mut self, reply: &Reply) -> bool {
         let Some(number) = self.upgrader.take() else { return false };

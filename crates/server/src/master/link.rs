@@ -317,6 +317,11 @@ impl Reporter {
         self.send(&ToMaster::HandedOver(count));
     }
 
+    /// It goes on with so many, and more are on their way.
+    pub fn handing_over(&self, count: u64) {
+        self.send(&ToMaster::HandingOver(count));
+    }
+
     /// Real servers of the kernel's balancer have changed: passed on to its process.
     pub fn reals(&self, bytes: &[u8]) {
         self.send(&ToMaster::Reals(bytes.to_vec()));

@@ -34,6 +34,7 @@ const TRIED: u8 = 16;
 const BAN: u8 = 17;
 const HAND_OVER: u8 = 18;
 const HANDED_OVER: u8 = 19;
+const HANDING_OVER: u8 = 20;
 
 /// What a worker process has open already, so that it is not sent again.
 #[derive(Debug, Default, Clone)]
@@ -304,6 +305,8 @@ pub(super) enum ToMaster {
     Ban(Ban),
     /// Another process goes on with what this worker had: so many connections.
     HandedOver(u64),
+    /// It goes on with so many, and more are on their way.
+    HandingOver(u64),
 }
 
 /// What is said of a canary.
@@ -342,6 +345,10 @@ impl ToMaster {
                 out.bytes.push(HANDED_OVER);
                 out.number(*count);
             }
+            ToMaster::HandingOver(count) => {
+                out.bytes.push(HANDING_OVER);
+                out.number(*count);
+            }
             ToMaster::Done(generation) => {
                 out.bytes.push(DONE);
                 out.number(*generation);
@@ -374,6 +381,7 @@ impl ToMaster {
             FAILED => ToMaster::Failed(input.number()?, String::from_utf8_lossy(input.text()?).into_owned()),
             DONE => ToMaster::Done(input.number()?),
             HANDED_OVER => ToMaster::HandedOver(input.number()?),
+            HANDING_OVER => ToMaster::HandingOver(input.number()?),
             REALS => ToMaster::Reals(input.bytes.to_vec()),
             REPORT => ToMaster::Report(input.bytes.to_vec()),
             TRIED => {
@@ -536,6 +544,7 @@ mod tests {
         for answer in [
             ToMaster::Applied(3),
             ToMaster::HandedOver(8),
+            ToMaster::HandingOver(9),
             ToMaster::Failed(4, "no".to_owned()),
             done,
             long,

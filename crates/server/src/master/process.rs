@@ -5,8 +5,10 @@ use super::sys;
 use crate::log::error::Errno;
 use crate::process_settings::{CpuSet, EnvRule, ProcessSettings, User};
 use crate::server_log;
-use rustix::process::{DumpableBehavior, Resource, Rlimit, set_dumpable_behavior, setpriority_process, setrlimit};
-use rustix::thread::{CapabilitySet, CapabilitySets, set_capabilities, set_keep_capabilities};
+use rustix::process::{
+    DumpableBehavior, Resource, Rlimit, getrlimit, set_dumpable_behavior, setpriority_process, setrlimit,
+};
+use rustix::thread::{CapabilitySet, CapabilitySets, capabilities, set_capabilities, set_keep_capabilities};
 use std::ffi::OsString;
 use std::io;
 
@@ -28,8 +30,9 @@ pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsSt
     }
     limit("RLIMIT_NOFILE", Resource::Nofile, settings.rlimit_nofile);
     limit("RLIMIT_CORE", Resource::Core, settings.rlimit_core);
+    let is_lifted = lift_locked_memory();
     if let Some(user) = settings.user.as_ref().filter(|_| sys::effective_uid() == 0) {
-        become_user(user, settings.transparent).map_err(|(step, e)| {
+        become_user(user, rights_to_keep(settings.transparent, is_lifted)).map_err(|(step, e)| {
             server_log!(Emerg, "{step} failed {}", Errno(&e));
             Fatal
         })?;
@@ -47,15 +50,24 @@ pub(super) fn settle(settings: &ProcessSettings, started_with: &[(OsString, OsSt
     Ok(())
 }
 
-/// Gives up root's rights, but for the one that foreign addresses need (`proxy_bind ... transparent`).
-fn become_user(user: &User, transparent: bool) -> Result<(), (String, io::Error)> {
-    if !transparent {
+/// What a worker that is no longer root may do all the same: foreign addresses (`proxy_bind ... transparent`); memory that is locked, where the
+/// limit of that could not be lifted and we have the right ourselves.
+fn rights_to_keep(transparent: bool, is_memory_lifted: bool) -> CapabilitySet {
+    let mut kept = CapabilitySet::empty();
+    kept.set(CapabilitySet::NET_RAW, transparent);
+    let may_lock = || capabilities(None).is_ok_and(|sets| sets.permitted.contains(CapabilitySet::IPC_LOCK));
+    kept.set(CapabilitySet::IPC_LOCK, !is_memory_lifted && may_lock());
+    kept
+}
+
+/// Gives up root's rights but those.
+fn become_user(user: &User, kept: CapabilitySet) -> Result<(), (String, io::Error)> {
+    if kept.is_empty() {
         return sys::become_user(&user.name, user.uid, user.gid);
     }
     set_keep_capabilities(true).map_err(|e| ("prctl(PR_SET_KEEPCAPS, 1)".to_owned(), e.into()))?;
     sys::become_user(&user.name, user.uid, user.gid)?;
-    let (kept, none) = (CapabilitySet::NET_RAW, CapabilitySet::empty());
-    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: none };
+    let sets = CapabilitySets { effective: kept, permitted: kept, inheritable: CapabilitySet::empty() };
     set_capabilities(None, sets).map_err(|e| ("capset()".to_owned(), e.into()))
 }
 
@@ -64,6 +76,18 @@ fn limit(name: &str, resource: Resource, value: Option<u64>) {
     if let Err(e) = setrlimit(resource, Rlimit { current: Some(value), maximum: Some(value) }) {
         server_log!(Alert, "setrlimit({name}, {value}) failed {}", Errno(&e.into()));
     }
+}
+
+/// Queues of io_uring count as locked memory of the user, for whom 8 MB are usual: 55 rings of 20,000 parked connections. Root may lift
+/// that for who is no longer root, unless a container forbids it. False: it is what the hard limit says.
+fn lift_locked_memory() -> bool {
+    let lifted = Rlimit { current: None, maximum: None };
+    if setrlimit(Resource::Memlock, lifted).is_ok() {
+        return true;
+    }
+    let maximum = getrlimit(Resource::Memlock).maximum;
+    let _ = setrlimit(Resource::Memlock, Rlimit { current: maximum, maximum });
+    false
 }
 
 /// What `env` keeps and sets. `TZ` is kept unless it is set.

@@ -75,6 +75,15 @@ impl Master<'_> {
         }
     }
 
+    /// A worker has handed over a part of what it has: whoever waits for all of it hears that it goes on.
+    pub(super) fn handing_over(&mut self, count: u64) {
+        if let Some(new) = self.new_binary {
+            let text =
+                format!("process {new} serves, {count} connections of before are there, and more are on their way");
+            self.asking.tell_upgrader_meanwhile(&Reply::Says(text));
+        }
+    }
+
     /// A worker has handed over what it had. Whoever waits for that ends this binary.
     pub(super) fn handed_over(&mut self, pid: sys::Pid, count: u64) {
         server_log!(Notice, "worker process {pid} has handed over {count} connections");

@@ -227,6 +227,7 @@ impl Master<'_> {
                     }
                 }
                 ToMaster::HandedOver(count) => self.handed_over(pid, count),
+                ToMaster::HandingOver(count) => self.handing_over(count),
                 ToMaster::Report(_) => {}
             }
         }

@@ -3,6 +3,7 @@
 use crate::config::variables::{Builtin, Prefix};
 use crate::connection::Address;
 use crate::modules::root;
+use crate::otel::identifier;
 use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text, flow};
 use crate::text;
@@ -279,10 +280,13 @@ fn request_body_file(r: &mut Request) -> Option<Text> {
 /// `$request_id`
 pub fn request_id(r: &mut Request) -> Option<Text> {
     if r.id.is_none() {
-        let mut bytes = [0u8; 16];
-        let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-        let mut hex = Vec::with_capacity(32);
-        wire::encoding::hex_encode(&bytes, &mut hex);
+        const DIGITS: &[u8; 16] = b"0123456789abcdef";
+        // Random bytes of the kernel, which is asked for those of many requests at once.
+        let bytes: [u8; 16] = identifier::random();
+        let mut hex = [0; 32];
+        for (pair, byte) in hex.as_chunks_mut().0.iter_mut().zip(bytes) {
+            *pair = [DIGITS[usize::from(byte >> 4)], DIGITS[usize::from(byte & 15)]];
+        }
         r.id = Some(r.text(&hex));
     }
     r.id

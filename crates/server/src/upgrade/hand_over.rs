@@ -14,13 +14,16 @@ use heir::Frame;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
 use std::io;
 use std::os::fd::OwnedFd;
-use std::sync::atomic::{AtomicU8, Ordering::Relaxed};
+use std::sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed};
+use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, PoisonError, mpsc};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
-/// How long a thread may take to stop accepting, or to have its connections gone, before the others go on without it.
+/// How long a thread may take to stop accepting, and how long none of its connections may go, before the others go on without it.
 const STUCK: Duration = Duration::from_secs(10);
+/// Whoever waits for all connections hears so often how many have gone.
+const SAY: Duration = Duration::from_secs(2);
 /// Lines of a thread: there may be more threads there than here.
 const MOST_LINES: usize = 16;
 
@@ -30,6 +33,7 @@ type Threads = Vec<UnboundedSender<Order>>;
 /// What is under way.
 pub struct HandOver {
     step: Arc<AtomicU8>,
+    gone: Arc<AtomicU64>,
 }
 
 /// The other process is not ready; connections are on their way; all have gone that could, or nobody takes them any more.
@@ -43,6 +47,11 @@ impl HandOver {
         self.step.load(Relaxed) != WAITS
     }
 
+    /// How many connections have gone so far.
+    pub fn gone(&self) -> u64 {
+        self.gone.load(Relaxed)
+    }
+
     /// Whether nothing is on its way any more.
     pub fn is_over(&self) -> bool {
         self.step.load(Relaxed) == OVER
@@ -53,7 +62,8 @@ impl HandOver {
 /// lasts.
 pub fn hand_over(line: OwnedFd, threads: Threads, reporter: Reporter) -> HandOver {
     let step = Arc::new(AtomicU8::new(WAITS));
-    let (steps, mut line) = (step.clone(), Line::new(line));
+    let gone = Arc::new(AtomicU64::new(0));
+    let (steps, count, mut line) = (step.clone(), gone.clone(), Line::new(line));
     let work = move || {
         // It has to read its configuration first, or may never come.
         let ready = line.hear(None);
@@ -63,11 +73,11 @@ pub fn hand_over(line: OwnedFd, threads: Threads, reporter: Reporter) -> HandOve
             return process_line(Level::Error, format_args!("the new process says what this one does not know"));
         };
         steps.store(BEGUN, Relaxed);
-        let gone = give(&mut line, &threads, heirs);
+        let given = give(&mut line, &threads, heirs, &count, &reporter);
         steps.store(OVER, Relaxed);
-        let is_whole = gone.is_ok();
-        match gone {
-            Ok(count) => reporter.handed_over(count),
+        let is_whole = given.is_ok();
+        match given {
+            Ok(()) => reporter.handed_over(count.load(Relaxed)),
             Err(e) => {
                 let text = crate::log::os_error(&e);
                 process_line(Level::Error, format_args!("connections could not be handed over ({text})"));
@@ -85,7 +95,7 @@ pub fn hand_over(line: OwnedFd, threads: Threads, reporter: Reporter) -> HandOve
     };
     // Without a thread nothing goes, and the end of the line tells the other process.
     let _ = std::thread::Builder::new().name("hand over".to_owned()).spawn(work);
-    HandOver { step }
+    HandOver { step, gone }
 }
 
 /// Has all threads accept connections, or leave them to another process.
@@ -102,8 +112,8 @@ pub(super) fn accept(threads: &Threads, accepts: bool) {
     }
 }
 
-/// Channels and zones first, then the connections of all threads. How many went.
-fn give(line: &mut Line, threads: &Threads, heirs: u64) -> io::Result<u64> {
+/// Channels and zones first, then the connections of all threads, which count those that went.
+fn give(line: &mut Line, threads: &Threads, heirs: u64, gone: &Arc<AtomicU64>, reporter: &Reporter) -> io::Result<()> {
     accept(threads, false);
     let speaker = Arc::new(Mutex::new(line.again()?));
     let say = |bytes: &[u8], files| speaker.lock().unwrap_or_else(PoisonError::into_inner).say(bytes, files);
@@ -135,17 +145,28 @@ fn give(line: &mut Line, threads: &Threads, heirs: u64) -> io::Result<u64> {
     let (done, heard) = mpsc::channel();
     let mut ours = ours.into_iter();
     for thread in threads {
-        let (lines, done) = (ours.by_ref().take(each).collect(), done.clone());
+        let (lines, done, gone) = (ours.by_ref().take(each).collect(), done.clone(), gone.clone());
         let work = move || {
-            runtime::spawn(leave::run(lines, done));
+            runtime::spawn(leave::run(lines, gone, done));
         };
         let _ = thread.send(Order::Do(Box::new(work)));
     }
     drop(done);
-    let mut gone = 0;
-    while let Ok(count) = heard.recv_timeout(STUCK) {
-        gone += count;
+    let (mut before, mut end) = (0, Instant::now() + STUCK);
+    loop {
+        match heard.recv_timeout(SAY) {
+            Ok(()) => {}
+            Err(RecvTimeoutError::Disconnected) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let now = gone.load(Relaxed);
+                if std::mem::replace(&mut before, now) != now {
+                    reporter.handing_over(now);
+                    end = Instant::now() + STUCK;
+                } else if Instant::now() >= end {
+                    break;
+                }
+            }
+        }
     }
-    say(&succession::gone(), Vec::new())?;
-    Ok(gone)
+    say(&succession::gone(), Vec::new())
 }

@@ -13,6 +13,7 @@ use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::Duration;
@@ -23,12 +24,12 @@ const QUIET_TURNS: usize = 3;
 /// No descriptor is free: somebody gives one back in this time.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(1);
 
-/// Goes on as long as the lines do. `done`: is told how many have gone when all have that can.
-pub(super) async fn run(lines: Vec<OwnedFd>, done: Sender<u64>) {
+/// Goes on as long as the lines do. `gone` counts those that went; `done` is told when all have that can.
+pub(super) async fn run(lines: Vec<OwnedFd>, gone: Arc<AtomicU64>, done: Sender<()>) {
     let links: io::Result<Vec<ThreadLine>> = lines.into_iter().map(ThreadLine::new).collect();
     let Ok(links) = links else { return tell_all() };
     departure::open();
-    let mut way = Way { links, next: 0, told: HashSet::new(), gone: 0 };
+    let mut way = Way { links, next: 0, told: HashSet::new(), gone };
     // Whatever ended it, the other process is not there any more.
     let _ = way.run(done).await;
     for traveller in departure::close() {
@@ -50,11 +51,11 @@ struct Way {
     next: usize,
     /// Generations whose names were said, and on which link.
     told: HashSet<(usize, u64)>,
-    gone: u64,
+    gone: Arc<AtomicU64>,
 }
 
 impl Way {
-    async fn run(&mut self, done: Sender<u64>) -> io::Result<()> {
+    async fn run(&mut self, done: Sender<()>) -> io::Result<()> {
         let (mut from, mut done, mut quiet) = (Some(0), Some(done), 0);
         loop {
             let mut batch = departure::take(MOST_RECORDS);
@@ -77,7 +78,7 @@ impl Way {
                 quiet += 1;
             } else {
                 if let Some(done) = done.take() {
-                    let _ = done.send(self.gone);
+                    let _ = done.send(());
                     tell_all();
                 }
                 self.rest().await?;
@@ -121,7 +122,7 @@ impl Way {
         for (number, (own, stay, _)) in others.into_iter().enumerate() {
             let why = match taken.get(number) {
                 Some(true) => {
-                    self.gone += 1;
+                    self.gone.fetch_add(1, Relaxed);
                     continue;
                 }
                 Some(false) => Stay::Refused,

@@ -30,7 +30,7 @@ impl<'p> Dialer<'p> {
             Address::Unix(path) => Some(SocketAddrUnix::new(path)?),
             Address::Tcp(_) => None,
         };
-        let target = plan.script.as_ref().and_then(|s| s.state(thread).address());
+        let target = plan.script.as_ref().and_then(|s| s.address(thread));
         Ok(Dialer { plan, next_source: thread, target, windows: None, unix })
     }
 

@@ -131,7 +131,7 @@ pub(crate) struct Client<'p> {
     resting: Vec<u32>,
     /// No request is sent any more.
     is_draining: bool,
-    script: Option<State>,
+    script: Option<&'p State>,
     /// With a script: what each lane has to do with it.
     scripted: Vec<Scripted>,
     script_has_failed: bool,
@@ -142,7 +142,7 @@ pub(crate) struct Client<'p> {
 }
 
 impl<'p> Client<'p> {
-    pub(crate) fn new(plan: &'p Plan, thread: usize) -> io::Result<Client<'p>> {
+    pub(crate) fn new(plan: &'p Plan, thread: usize, script: Option<&'p State>) -> io::Result<Client<'p>> {
         let connections = plan.share(thread);
         let pace = match &plan.load {
             Load::Closed => Pace::closed(),
@@ -173,10 +173,8 @@ impl<'p> Client<'p> {
             next_request: plan.requests.len() * thread / plan.threads,
             resting: Vec::new(),
             is_draining: false,
-            script: plan.script.as_ref().map(|s| s.state(thread)),
-            scripted: (0..plan.script.as_ref().map_or(0, |_| connections * plan.streams))
-                .map(|_| Scripted::default())
-                .collect(),
+            script,
+            scripted: (0..script.map_or(0, |_| connections * plan.streams)).map(|_| Scripted::default()).collect(),
             script_has_failed: false,
             delayed: BinaryHeap::new(),
             answers_at_tick: 0,

@@ -84,7 +84,7 @@ impl Client<'_> {
 
     /// What the script's `request` gives, if there is one.
     fn scripts_request(&mut self) -> Option<Vec<u8>> {
-        let script = self.script.as_ref().filter(|s| s.has_request())?;
+        let script = self.script.filter(|s| s.has_request())?;
         match script.request() {
             Ok(bytes) => Some(bytes),
             Err(text) => {
@@ -96,7 +96,7 @@ impl Client<'_> {
 
     /// Whether the script puts the next request off; if so, it is remembered.
     pub(super) fn is_delayed(&mut self, id: u32) -> bool {
-        let Some(script) = &self.script else { return false };
+        let Some(script) = self.script else { return false };
         match script.delay_ms() {
             Ok(ms) if ms > 0.0 => {
                 self.delayed.push(Reverse((self.now + (ms * 1e6) as u64, id)));
@@ -127,11 +127,11 @@ impl Client<'_> {
 
     /// `thread:stop()`
     pub(super) fn is_script_done(&self) -> bool {
-        self.script_has_failed || self.script.as_ref().is_some_and(|s| s.is_stopped())
+        self.script_has_failed || self.script.is_some_and(|s| s.is_stopped())
     }
 
     fn shows_answers(&self) -> bool {
-        self.script.as_ref().is_some_and(|s| s.has_response())
+        self.script.is_some_and(|s| s.has_response())
     }
 
     /// Keeps bytes of an answer for the script, if it wants to see answers.
@@ -152,7 +152,7 @@ impl Client<'_> {
 
     /// Shows a whole answer to the script.
     pub(super) fn show_answer(&mut self, lane: u32, status: u16) {
-        let Some(script) = self.script.as_ref().filter(|s| s.has_response()) else { return };
+        let Some(script) = self.script.filter(|s| s.has_response()) else { return };
         let scripted = &mut self.scripted[lane as usize];
         let seen = std::mem::take(&mut scripted.seen);
         let (headers, body) = match self.plan.http {

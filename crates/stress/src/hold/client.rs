@@ -482,7 +482,7 @@ impl<'p> Holder<'p> {
             self.out.beat.record(self.now - held.beat);
         }
         if heard.asks_again {
-            reply.extend_from_slice(&self.plan.opening);
+            held.talk.ask_again(&self.plan.opening, reply);
         }
         if !reply.is_empty() {
             self.send(id, reply);

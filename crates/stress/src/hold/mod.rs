@@ -92,6 +92,11 @@ impl HoldPlan {
             let room = limit.saturating_sub(OTHER_DESCRIPTORS).max(1);
             threads = threads.max((count as u64).div_ceil(room) as usize);
         }
+        let mut others = OTHER_DESCRIPTORS;
+        if beyond == Beyond::Parked {
+            // A ring takes a descriptor, and each thread's next one is opened before the last is full.
+            others += (count as u64).div_ceil(rings::files_each(limit).into()) + 2 * threads as u64;
+        }
         let base_options = Options {
             threads: Some(threads),
             connections: Some(count),
@@ -119,7 +124,7 @@ impl HoldPlan {
             keep: options.duration.unwrap_or(DEFAULT_KEEP),
             client_prefix: format!("ironweir-{}-{}", std::process::id(), part.index),
             beyond,
-            descriptors: usize::try_from(limit.saturating_sub(OTHER_DESCRIPTORS)).unwrap_or(usize::MAX),
+            descriptors: usize::try_from(limit.saturating_sub(others)).unwrap_or(usize::MAX),
         })
     }
 

@@ -5,6 +5,8 @@ use crate::sample::{Failure, Tally};
 use wire::units::{Size, Units};
 use wire::{mqtt, websocket};
 
+/// What a long-poll is answered with, and what the next one says of it.
+const MARKS: [(&[u8], &[u8]); 2] = [(b"last-modified", b"If-Modified-Since: "), (b"etag", b"If-None-Match: ")];
 /// A longer head is no answer.
 const MAX_HEAD: usize = 64 * 1024;
 
@@ -54,6 +56,10 @@ pub(super) struct Talk {
     is_streaming: bool,
     /// SSE: the last byte was a line end.
     after_line: bool,
+    /// Long-polls: the head of the answer that is under way is through.
+    is_through: bool,
+    /// Long-polls: lines of the next request that say which message was the last.
+    since: Option<Box<[u8]>>,
 }
 
 /// What some bytes came to.
@@ -119,6 +125,41 @@ impl Talk {
         self.stream(protocol, rest, ears, heard)
     }
 
+    /// The next long-poll, of which `opening` is the first: it says which message was the last, so that none is missed.
+    pub(super) fn ask_again(&self, opening: &[u8], request: &mut Vec<u8>) {
+        let (head, end) = opening.split_at(opening.len().saturating_sub(2));
+        for part in [head, self.since.as_deref().unwrap_or_default(), end] {
+            request.extend_from_slice(part);
+        }
+    }
+
+    /// Notes which message an answer is, once its head is complete.
+    fn note_message(&mut self, bytes: &[u8]) -> Result<(), Failure> {
+        if self.is_through {
+            return Ok(());
+        }
+        self.part.extend_from_slice(bytes);
+        let Some(end) = memchr::memmem::find(&self.part, b"\r\n\r\n") else {
+            return if self.part.len() > MAX_HEAD { Err(Failure::Protocol) } else { Ok(()) };
+        };
+        self.is_through = true;
+        let part = std::mem::take(&mut self.part);
+        let mut since = Vec::new();
+        for line in part[..end].split(|b| *b == b'\n') {
+            let Some(colon) = memchr::memchr(b':', line) else { continue };
+            let (name, value) = (&line[..colon], line[colon + 1..].trim_ascii());
+            for (said, asked) in MARKS {
+                if name.eq_ignore_ascii_case(said) {
+                    since.extend([asked, value, b"\r\n"].concat());
+                }
+            }
+        }
+        if !since.is_empty() {
+            self.since = Some(since.into());
+        }
+        Ok(())
+    }
+
     fn answers(
         &mut self,
         protocol: &Protocol,
@@ -126,19 +167,24 @@ impl Talk {
         ears: &mut Ears<'_>,
         heard: &mut Heard,
     ) -> Result<(), Failure> {
+        if *protocol == Protocol::LongPoll {
+            self.note_message(bytes)?;
+        }
         match self.answer.feed(bytes, false, ears.heads, ears.tally).map_err(|_| Failure::Protocol)? {
             Progress::More => return Ok(()),
             Progress::Complete(used) if used < bytes.len() => return Err(Failure::Protocol),
             Progress::Complete(_) => {}
         }
-        let keeps = self.answer.facts.is_some_and(|f| f.keeps);
+        let (keeps, is_message) =
+            self.answer.facts.map_or((false, false), |f| (f.keeps, *protocol == Protocol::LongPoll && f.status == 200));
+        self.is_through = false;
         self.answer.clear();
         if !keeps {
             return Err(Failure::Closed);
         }
         heard.is_ready = true;
         heard.beats = 1;
-        heard.messages = u32::from(*protocol == Protocol::LongPoll);
+        heard.messages = u32::from(is_message);
         heard.asks_again = *protocol == Protocol::LongPoll;
         Ok(())
     }
@@ -270,6 +316,26 @@ mod tests {
             assert!(reply.ends_with(&[0x40, 2, 0, 5]));
         }
         assert_eq!(hear(&protocol, b"\x20\x02\0\x05", 9).0, Err(Failure::Refused));
+    }
+
+    #[test]
+    fn a_long_poll_says_which_message_was_the_last() {
+        let answer = b"HTTP/1.1 200 OK\r\nlast-Modified: Tue, 24 Nov 2026 01:00:00 GMT\r\nEtag: 7\r\nContent-Length: 2\r\n\r\nhi";
+        let none = b"HTTP/1.1 304 Not Modified\r\n\r\n";
+        for piece in [1, 7, 60, 1000] {
+            let (mut heads, mut tally, mut reply) = (HeadReader::new(None), Tally::new(1), Vec::new());
+            let (mut talk, mut messages) = (Talk::default(), 0);
+            for bytes in answer.chunks(piece).chain(none.chunks(piece)).chain(answer.chunks(piece)) {
+                let mut ears = Ears { heads: &mut heads, tally: &mut tally, reply: &mut reply };
+                let heard = talk.hear(&Protocol::LongPoll, bytes, &mut ears).unwrap();
+                messages += heard.messages;
+            }
+            assert_eq!(messages, 2, "{piece}");
+            let mut request = Vec::new();
+            talk.ask_again(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n", &mut request);
+            let wanted = "GET / HTTP/1.1\r\nHost: a\r\nIf-Modified-Since: Tue, 24 Nov 2026 01:00:00 GMT\r\nIf-None-Match: 7\r\n\r\n";
+            assert_eq!(String::from_utf8_lossy(&request), wanted, "{piece}");
+        }
     }
 
     #[test]

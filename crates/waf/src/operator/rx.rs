@@ -34,6 +34,32 @@ pub struct Rx {
     /// The expression as the second engine reads it.
     portable: Option<String>,
     linear: OnceLock<Option<regex::bytes::Regex>>,
+    shape: Shape,
+    /// Bytes that a match has at least; found out when a name is first asked about.
+    least: OnceLock<usize>,
+}
+
+/// Expressions that need no engine.
+#[derive(Debug, PartialEq, Eq)]
+enum Shape {
+    /// None of these.
+    Any,
+    /// It matches every value, all of it: `^.*$`.
+    All,
+    /// It matches values that begin so, or of which a line does: `^word`.
+    Begins(Box<[u8]>),
+}
+
+impl Shape {
+    fn of(pattern: &[u8]) -> Shape {
+        match pattern {
+            b"^.*$" | b"^.*" => Shape::All,
+            [b'^', word @ ..] if !word.is_empty() && word.iter().all(|b| b.is_ascii_alphanumeric() || *b == b'_') => {
+                Shape::Begins(word.into())
+            }
+            _ => Shape::Any,
+        }
+    }
 }
 
 /// Room for PCRE2's results, and its stack: one for each transaction, made from the expression with most groups.
@@ -62,7 +88,15 @@ impl Rx {
             .build(&limited)
             .map_err(|e| format!("the expression \"{source}\" cannot be compiled: {e}"))?;
         let groups = regex.captures_len();
-        Ok(Rx { regex, groups, caseless, portable: portable(&source), linear: OnceLock::new() })
+        Ok(Rx {
+            regex,
+            groups,
+            caseless,
+            portable: portable(&source),
+            linear: OnceLock::new(),
+            shape: Shape::of(pattern),
+            least: OnceLock::new(),
+        })
     }
 
     /// How many groups it has, the whole match included.
@@ -82,11 +116,25 @@ impl Rx {
 
     /// Whether a short text matches: names that selectors choose.
     pub fn is_match(&self, text: &[u8]) -> bool {
+        match &self.shape {
+            Shape::All => return true,
+            Shape::Begins(word) if memchr::memchr(b'\n', text).is_none() => {
+                let start = text.get(..word.len());
+                return start.is_some_and(|s| if self.caseless { s.eq_ignore_ascii_case(word) } else { s == &**word });
+            }
+            _ if text.len() < *self.least.get_or_init(|| self.need().length) => return false,
+            _ => {}
+        }
         self.regex.is_match(text).unwrap_or(false)
     }
 
     /// Looks for a match from a place on; `spans` gets its groups.
     pub fn search(&self, text: &[u8], from: usize, scratch: &mut Scratch, spans: &mut Spans) -> Found {
+        if from == 0 && self.shape == Shape::All {
+            *spans = Spans::default();
+            spans[0] = Some((0, text.len() as u32));
+            return Found::Yes;
+        }
         let len = text.len() - from;
         if len > LONG_VALUE_BYTES || scratch.spent > MAX_BACKTRACKED_BYTES {
             let found = self.search_linear(text, from, spans);
@@ -185,6 +233,27 @@ mod tests {
         let (found, spans) = search("a(b)?(c)", b"xac");
         assert_eq!(found, Found::Yes);
         assert_eq!(spans[..4], [Some((1, 3)), None, Some((2, 3)), None]);
+    }
+
+    #[test]
+    fn simple_ones_say_what_the_engine_says() {
+        for (pattern, caseless) in [("^.*$", false), ("^.*", false), ("^ab_1", false), ("^ab_1", true)] {
+            let quick = Rx::compile(pattern.as_bytes(), caseless).unwrap();
+            assert_ne!(quick.shape, Shape::Any, "{pattern}");
+            let slow = Rx::compile(format!("(?:{pattern})").as_bytes(), caseless).unwrap();
+            assert_eq!(slow.shape, Shape::Any);
+            for text in ["", "ab", "ab_1", "ab_12", "AB_1", "xab_1", "x\nab_1", "\n", "ab_1\n", "a\nb"] {
+                assert_eq!(quick.is_match(text.as_bytes()), slow.is_match(text.as_bytes()), "{pattern} {text:?}");
+                for from in 0..=text.len().min(2) {
+                    let (mut of_quick, mut of_slow) = (Spans::default(), Spans::default());
+                    let found = quick.search(text.as_bytes(), from, &mut quick.scratch(), &mut of_quick);
+                    assert_eq!(found, slow.search(text.as_bytes(), from, &mut slow.scratch(), &mut of_slow));
+                    assert!(found != Found::Yes || of_quick == of_slow, "{pattern} {text:?} {from}");
+                }
+            }
+        }
+        assert_eq!(Shape::of(b"^a|b"), Shape::Any);
+        assert_eq!(Shape::of(b"^"), Shape::Any);
     }
 
     #[test]

@@ -16,17 +16,25 @@ impl Transaction {
     pub(super) fn set_var(&mut self, rule: &Rule, set: &SetVar) {
         match &set.place {
             VarPlace::Slot(slot) => {
-                let slot = *slot as usize;
-                self.tx[slot] = self.changed(rule, &set.change, self.tx[slot]);
+                let value = self.changed(rule, &set.change, self.tx[*slot as usize]);
+                self.set_slot(*slot, value);
             }
             VarPlace::Tx(name) => {
-                let name = self.expand(name, Some(rule)).to_ascii_lowercase();
-                let before = match self.rules.names.find(&name) {
+                let mut buffer = std::mem::take(&mut self.name);
+                buffer.clear();
+                self.expand_into(name, Some(rule), &mut buffer);
+                buffer.make_ascii_lowercase();
+                let slot = self.rules.names.find(&buffer);
+                let before = match slot {
                     Some(slot) => self.tx[slot as usize],
-                    None => self.tx_more.get(name.as_slice()).copied().unwrap_or(NONE),
+                    None => self.tx_more.get(buffer.as_slice()).copied().unwrap_or(NONE),
                 };
                 let after = self.changed(rule, &set.change, before);
-                self.set_tx(&name, after);
+                match slot {
+                    Some(slot) => self.set_slot(slot, after),
+                    None => self.set_more(&buffer, after),
+                }
+                self.name = buffer;
             }
             VarPlace::Env(name) => {
                 let name = self.expand(name, Some(rule));
@@ -40,10 +48,25 @@ impl Transaction {
 
     /// Sets a `TX` variable by its name, in small letters; `NONE` unsets it.
     pub(super) fn set_tx(&mut self, name: &[u8], value: TextId) {
-        if let Some(slot) = self.rules.names.find(name) {
-            self.tx[slot as usize] = value;
-        } else if value == NONE {
+        match self.rules.names.find(name) {
+            Some(slot) => self.set_slot(slot, value),
+            None => self.set_more(name, value),
+        }
+    }
+
+    fn set_slot(&mut self, slot: u32, value: TextId) {
+        self.tx[slot as usize] = value;
+        // What is settled rests on others that have not changed.
+        if self.settled.is_some() && self.rules.settled.relied[slot as usize] {
+            self.unsettle();
+        }
+    }
+
+    fn set_more(&mut self, name: &[u8], value: TextId) {
+        if value == NONE {
             self.tx_more.remove(name);
+        } else if let Some(known) = self.tx_more.get_mut(name) {
+            *known = value;
         } else if self.tx_more.len() < MAX_TX_NAMES {
             self.tx_more.insert(name.into(), value);
         }
@@ -53,15 +76,15 @@ impl Transaction {
         match change {
             Change::Unset => NONE,
             Change::Set(text) => {
-                let mut buffer = Vec::new();
-                let text = match text.constant() {
-                    Some(constant) => constant,
-                    None => {
-                        self.expand_into(text, Some(rule), &mut buffer);
-                        &buffer
-                    }
-                };
-                self.texts.add(text)
+                if let Some(constant) = text.constant() {
+                    return self.texts.add(constant);
+                }
+                let mut buffer = std::mem::take(&mut self.assigned);
+                buffer.clear();
+                self.expand_into(text, Some(rule), &mut buffer);
+                let id = self.texts.add(&buffer);
+                self.assigned = buffer;
+                id
             }
             Change::Add(text) | Change::Subtract(text) => {
                 let by = self.amount(rule, text);
@@ -169,12 +192,17 @@ impl Transaction {
                 self.set_text(Single::ReqbodyProcessor, processor.name().as_bytes());
             }
             Effect::Remove(rules) => {
+                self.unsettle();
                 self.removed.resize(self.rules.rules.len().div_ceil(64), 0);
                 for rule in rules.iter() {
                     self.removed[*rule as usize / 64] |= 1 << (rule % 64);
                 }
             }
-            Effect::RemoveTarget(..) => {
+            Effect::RemoveTarget(_, exclusion) => {
+                // Only such are looked at by rules that are settled.
+                if exclusion.label == "TX" {
+                    self.unsettle();
+                }
                 if !self.targets_removed.contains(&place) {
                     self.targets_removed.push(place);
                 }
@@ -239,6 +267,11 @@ impl Transaction {
             disruptive,
         };
         self.matches.push(found);
+    }
+
+    /// Whether [`Transaction::log_lines`] may have something to say.
+    pub fn has_log_lines(&self) -> bool {
+        self.logged < self.matches.len()
     }
 
     /// The lines of rules that matched since this was last called, for the server's error log, each with whether the rule

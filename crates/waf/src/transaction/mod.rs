@@ -13,8 +13,10 @@ mod open;
 mod request;
 mod response;
 mod run;
+mod settle;
 mod values;
 
+use crate::limits::KEPT_BYTES;
 use crate::memo::Memo;
 use crate::names::CAPTURES;
 use crate::operator::rx::Scratch;
@@ -111,7 +113,7 @@ pub(crate) struct Item {
 }
 
 /// A value that a rule matched.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Matched {
     /// The variable's name.
     pub(crate) label: &'static str,
@@ -178,7 +180,15 @@ pub struct Transaction {
     unknown: Vec<u64>,
     /// The operator's parameter with its macros filled in.
     parameter: Vec<u8>,
+    /// The name of a variable that is being set.
+    name: Vec<u8>,
+    /// And what it is set to.
+    assigned: Vec<u8>,
+    /// Names and values that a rule looks at: room that is used again.
+    values: Vec<(TextId, TextId)>,
     request_body: Vec<u8>,
+    /// How much of it rules may look at.
+    judged_bytes: usize,
     response_body: Vec<u8>,
     matches: Vec<Match>,
     /// Matches that the server has not taken for its error log yet begin here.
@@ -186,6 +196,8 @@ pub struct Transaction {
     sanitise: Vec<Sanitise>,
     highest_severity: Option<u8>,
     phases_done: [bool; PHASES + 1],
+    /// Up to which phase it has run as the rule set has settled beforehand; None: that no longer holds.
+    settled: Option<usize>,
     intervention: Option<Intervention>,
     fault: Option<Fault>,
     /// The wall time of the end, for the audit log.
@@ -197,7 +209,7 @@ impl Transaction {
     pub fn new(rules: Arc<Rules>, store: Option<Arc<dyn Store>>, now: Now) -> Transaction {
         let mut transaction = Transaction {
             tx: vec![NONE; rules.names.count()],
-            switches: Switches::of(&rules),
+            switches: Switches::of(&rules, Vec::new()),
             rules,
             store,
             now,
@@ -219,18 +231,23 @@ impl Transaction {
             is_stale: true,
             unknown: Vec::new(),
             parameter: Vec::new(),
+            name: Vec::new(),
+            assigned: Vec::new(),
+            values: Vec::new(),
             request_body: Vec::new(),
+            judged_bytes: 0,
             response_body: Vec::new(),
             matches: Vec::new(),
             logged: 0,
             sanitise: Vec::new(),
             highest_severity: None,
             phases_done: [false; PHASES + 1],
+            settled: None,
             intervention: None,
             fault: None,
             status: 0,
         };
-        transaction.memo.reset(transaction.rules.rules.len());
+        transaction.memo.reset(transaction.rules.rules.len(), transaction.rules.watching as usize);
         transaction.begin();
         transaction
     }
@@ -239,12 +256,13 @@ impl Transaction {
     pub fn recycle(&mut self, rules: Arc<Rules>, store: Option<Arc<dyn Store>>, now: Now) {
         if !Arc::ptr_eq(&rules, &self.rules) {
             self.scratch = None;
-            self.memo.reset(rules.rules.len());
+            self.memo.reset(rules.rules.len(), rules.watching as usize);
         }
         self.memo.make_room();
         self.tx.clear();
         self.tx.resize(rules.names.count(), NONE);
-        self.switches = Switches::of(&rules);
+        let room = std::mem::take(&mut self.switches.audit_parts);
+        self.switches = Switches::of(&rules, room);
         (self.rules, self.store, self.now) = (rules, store, now);
         self.singles = [EMPTY; Single::COUNT];
         self.lists.iter_mut().for_each(Vec::clear);
@@ -256,6 +274,7 @@ impl Transaction {
         self.matching.clear();
         self.last = None;
         self.request_body.clear();
+        self.judged_bytes = 0;
         self.response_body.clear();
         self.matches.clear();
         self.logged = 0;
@@ -269,8 +288,34 @@ impl Transaction {
         self.begin();
     }
 
+    /// Gives back what only a large request has needed. Nothing but [`Transaction::recycle`] may follow.
+    pub fn rest(&mut self) {
+        if self.memory() <= KEPT_BYTES {
+            return;
+        }
+        self.texts = Texts::default();
+        self.lists = Default::default();
+        (self.request_body, self.response_body) = (Vec::new(), Vec::new());
+        (self.matched, self.matching, self.matches) = (Vec::new(), Vec::new(), Vec::new());
+        (self.parameter, self.name) = (Vec::new(), Vec::new());
+        (self.assigned, self.values) = (Vec::new(), Vec::new());
+        self.tx_more.clear();
+    }
+
+    /// Bytes of memory that it has for the texts of its request and what is known of them; what it remembers of values for the next ones is not among them.
+    pub fn memory(&self) -> usize {
+        let lists = self.lists.iter().map(Vec::capacity).sum::<usize>() * size_of::<Item>();
+        let matched = (self.matched.capacity() + self.matching.capacity()) * size_of::<Matched>();
+        let matches = self.matches.capacity() * size_of::<Match>();
+        let bodies = self.request_body.capacity() + self.response_body.capacity();
+        let texts = self.texts.memory() + self.parameter.capacity() + self.name.capacity() + self.assigned.capacity();
+        let values = self.values.capacity() * size_of::<(TextId, TextId)>();
+        texts + lists + matched + matches + bodies + values
+    }
+
     fn begin(&mut self) {
-        self.texts.clear();
+        self.texts.clear(&self.rules.settled.texts);
+        self.settled = self.rules.settled.is_on.then_some(0);
         let web_app = self.texts.add(self.rules.settings.web_app.as_bytes());
         self.set(Single::Webappid, web_app);
     }
@@ -319,6 +364,11 @@ impl Transaction {
             None => *self.tx_more.get(name.as_bytes())?,
         };
         (id != NONE).then(|| self.texts.get(id))
+    }
+
+    /// What was settled beforehand no longer holds: all rules are run from here on.
+    fn unsettle(&mut self) {
+        self.is_stale |= self.settled.take().is_some();
     }
 
     fn set(&mut self, single: Single, text: TextId) {
@@ -381,12 +431,14 @@ impl Transaction {
 }
 
 impl Switches {
-    fn of(rules: &Rules) -> Switches {
+    fn of(rules: &Rules, mut audit_parts: Vec<u8>) -> Switches {
         let s = &rules.settings;
+        audit_parts.clear();
+        audit_parts.extend_from_slice(&s.audit_parts);
         Switches {
             engine: s.engine,
             audit: s.audit,
-            audit_parts: s.audit_parts.to_vec(),
+            audit_parts,
             request_body: s.request_body,
             request_body_limit: s.request_body_limit,
             response_body: s.response_body,

@@ -5,12 +5,12 @@ use super::{Item, Transaction};
 use crate::memo::MemoId;
 use crate::rules::Rules;
 use crate::texts::TextId;
-use crate::watchers::Bits;
+use crate::watchers::{Bits, Watchers, Watching};
 
 impl Transaction {
     /// Fills in the bits of the rules that are to be run in the phases of a side, from the values that there are now.
     pub(super) fn open_rules(&mut self, rules: &Rules, side: usize) {
-        let watchers = &rules.watchers[side];
+        let watchers = self.watchers(rules, side);
         let mut open = std::mem::take(&mut self.open);
         open.clear();
         open.extend_from_slice(&watchers.always);
@@ -38,25 +38,41 @@ impl Transaction {
         (self.is_stale, self.open_side) = (false, side);
     }
 
+    /// Who looks at what, of the rules that are to be run.
+    #[inline]
+    fn watchers<'r>(&self, rules: &'r Rules, side: usize) -> &'r Watchers {
+        if self.settled.is_some() { &rules.settled.watchers[side] } else { &rules.watchers[side] }
+    }
+
     /// Adds the rules that a value may match, of those that look at it.
     #[inline]
-    fn open_for(&mut self, rules: &Rules, side: usize, text: TextId, watching: &Bits, open: &mut [u64]) {
+    fn open_for(&mut self, rules: &Rules, side: usize, text: TextId, watching: &Watching, open: &mut [u64]) {
         let Some(id) = self.texts.memo(text, &mut self.memo) else {
-            open.iter_mut().zip(watching).for_each(|(open, watching)| *open |= watching);
+            open.iter_mut().zip(&watching.rules).for_each(|(open, watching)| *open |= watching);
             return;
         };
-        if !self.memo.knows(id, watching) {
-            self.judge_beforehand(rules, side, text, id, watching);
+        if self.memo.is_done(id, watching.set) {
+            return;
         }
-        let clear = self.memo.cleared(id);
-        open.iter_mut().zip(watching).zip(clear).for_each(|((open, watching), clear)| *open |= watching & !clear);
+        if !self.memo.knows(id, &watching.rules) {
+            self.judge_beforehand(rules, side, text, id, &watching.rules);
+        }
+        let mut any = 0;
+        for ((open, watching), clear) in open.iter_mut().zip(&watching.rules).zip(self.memo.cleared(id)) {
+            let left = watching & !clear;
+            *open |= left;
+            any |= left;
+        }
+        if any == 0 {
+            self.memo.set_done(id, watching.set);
+        }
     }
 
     /// Notes which of the rules that look at a value cannot match it.
     fn judge_beforehand(&mut self, rules: &Rules, side: usize, text: TextId, id: MemoId, watching: &Bits) {
         let mut unknown = std::mem::take(&mut self.unknown);
         self.memo.learn(id, watching, &mut unknown);
-        for (chain, members) in &rules.watchers[side].by_chain {
+        for (chain, members) in &self.watchers(rules, side).by_chain {
             if members.iter().zip(&unknown).all(|(a, b)| a & b == 0) {
                 continue;
             }

@@ -11,15 +11,15 @@ use crate::variable::{Collection, Single};
 impl Transaction {
     /// Step 1: who talks to whom.
     pub fn connection(&mut self, connection: &Connection) {
-        let text =
-            |address: Option<std::net::IpAddr>| address.map(|a| a.to_canonical().to_string()).unwrap_or_default();
-        let client = text(connection.client);
-        self.set_text(Single::RemoteAddr, client.as_bytes());
-        self.set_text(Single::RemoteHost, client.as_bytes());
-        self.set_text(Single::ServerAddr, text(connection.server).as_bytes());
-        let (client_port, server_port) = (connection.client_port, connection.server_port);
-        self.set_text(Single::RemotePort, client_port.to_string().as_bytes());
-        self.set_text(Single::ServerPort, server_port.to_string().as_bytes());
+        let client = self.texts.add_address(connection.client);
+        self.set(Single::RemoteAddr, client);
+        self.set(Single::RemoteHost, client);
+        let server = self.texts.add_address(connection.server);
+        self.set(Single::ServerAddr, server);
+        let client_port = self.texts.add_number(i64::from(connection.client_port));
+        self.set(Single::RemotePort, client_port);
+        let server_port = self.texts.add_number(i64::from(connection.server_port));
+        self.set(Single::ServerPort, server_port);
     }
 
     /// Step 2: the request line. `uri` is as the client sent it, `protocol` is `HTTP/1.1` and the like.
@@ -30,21 +30,35 @@ impl Transaction {
     fn take_uri(&mut self, method: &[u8], uri: &[u8], protocol: &[u8]) {
         self.set_text(Single::RequestMethod, method);
         self.set_text(Single::RequestProtocol, protocol);
-        self.set_text(Single::RequestLine, &[method, b" ", uri, b" ", protocol].concat());
-        self.set_text(Single::RequestUriRaw, uri);
+        let line = self.texts.add_parts([method, b" ", uri, b" ", protocol]);
+        self.set(Single::RequestLine, line);
+        let raw = self.texts.add(uri);
+        self.set(Single::RequestUriRaw, raw);
+        let whole = uri;
         let uri = uri.split(|b| *b == b'#').next().unwrap_or(uri);
         let local = without_authority(uri);
-        self.set_text(Single::RequestUri, local);
+        // What is the same text is judged once.
+        let id = if local.len() == whole.len() { raw } else { self.texts.add(local) };
+        self.set(Single::RequestUri, id);
         let (path, query) = match memchr::memchr(b'?', local) {
             Some(at) => (&local[..at], &local[at + 1..]),
             None => (local, &[][..]),
         };
-        self.set_text(Single::QueryString, query);
-        let path = percent_decoded(path);
-        self.set_text(Single::RequestFilename, &path);
-        self.set_text(Single::PathInfo, &path);
+        let (path_end, local_end) = (path.len() as u32, local.len() as u32);
+        let query_id = self.texts.part(id, local_end - query.len() as u32, local_end);
+        self.set(Single::QueryString, query_id);
+        let filename = if memchr::memchr(b'%', path).is_none() {
+            self.texts.part(id, 0, path_end)
+        } else {
+            self.texts.add(&percent_decoded(path))
+        };
+        self.set(Single::RequestFilename, filename);
+        self.set(Single::PathInfo, filename);
+        let path = self.texts.get(filename);
         let base = path.iter().rposition(|b| matches!(b, b'/' | b'\\')).map_or(0, |at| at + 1);
-        self.set_text(Single::RequestBasename, &path[base..]);
+        let end = path.len() as u32;
+        let base = self.texts.part(filename, base as u32, end);
+        self.set(Single::RequestBasename, base);
         self.arguments(query, Collection::ArgsGet);
     }
 
@@ -191,13 +205,16 @@ impl Transaction {
             let message = "the request body without files is longer than SecRequestBodyNoFilesLimit";
             self.refuse(413, self.rules.settings.request_body_action, message);
         }
+        let mut judged = body.len();
         match processor {
             Some(Processor::Urlencoded) => self.arguments(&body, Collection::ArgsPost),
             Some(Processor::Json) => self.json(&body),
             Some(Processor::Xml) => self.xml(&body),
-            Some(Processor::Multipart) => self.multipart(&body),
-            None => {}
+            Some(Processor::Multipart) => judged = self.multipart(&body),
+            None => judged = 0,
         }
+        // What no rule sees allows no work: an upload would pay for what its fields cost.
+        self.judged_bytes = if forced { body.len() } else { judged };
         self.request_body = body;
     }
 
@@ -233,15 +250,17 @@ impl Transaction {
         }
     }
 
-    fn multipart(&mut self, body: &[u8]) {
+    /// Returns how many of its bytes rules may look at.
+    fn multipart(&mut self, body: &[u8]) -> usize {
         let list = &self.lists[Collection::RequestHeaders as usize];
         let kind = list.iter().find(|i| self.texts.get(i.name).eq_ignore_ascii_case(b"content-type"));
         let kind = kind.map(|i| self.texts.get(i.value).to_vec()).unwrap_or_default();
         let read = multipart::parse(body, &kind);
-        let mut fields = 0;
+        let (mut fields, mut others) = (0, 0);
         for part in &read.parts {
             let name = self.texts.add(&part.name);
             for line in &part.headers {
+                others += line.len();
                 let line = self.texts.add(line);
                 self.push(Collection::MultipartPartHeaders, name, line);
             }
@@ -258,6 +277,7 @@ impl Transaction {
             let size = self.texts.add_number(part.content.len() as i64);
             self.push(Collection::FilesSizes, name, size);
             if self.rules.reads_files {
+                others += part.content.len();
                 let content = self.texts.add(part.content);
                 self.push(Collection::FilesTmpContent, name, content);
             }
@@ -267,6 +287,7 @@ impl Transaction {
             self.refuse(413, self.rules.settings.request_body_action, message);
         }
         self.multipart_flags(&read);
+        fields + others
     }
 
     fn multipart_flags(&mut self, read: &multipart::Multipart<'_>) {

@@ -3,6 +3,7 @@
 use super::{Intervention, Transaction};
 use crate::limits::MAX_VALUES;
 use crate::settings::{Engine, LimitAction};
+use crate::texts::decimal;
 use crate::variable::{Collection, Single};
 
 impl Transaction {
@@ -17,9 +18,12 @@ impl Transaction {
         if self.is_over() {
             return None;
         }
-        self.set_text(Single::ResponseStatus, status.to_string().as_bytes());
+        let mut digits = [0; 20];
+        let digits = decimal(i64::from(status), &mut digits);
+        self.set_text(Single::ResponseStatus, digits);
         self.set_text(Single::ResponseProtocol, protocol);
-        self.set_text(Single::StatusLine, &[protocol, b" ", status.to_string().as_bytes()].concat());
+        let line = self.texts.add_parts([protocol, b" ", digits]);
+        self.set(Single::StatusLine, line);
         for (name, value) in headers.into_iter().take(MAX_VALUES) {
             let id = self.texts.add(name);
             let text = self.texts.add(value);

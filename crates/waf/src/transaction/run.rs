@@ -8,6 +8,7 @@ use crate::operator::{Kind, NO_SPANS, number};
 use crate::rule::{Allow, Effect, Rule};
 use crate::rules::{Rules, side};
 use crate::select::{Select, Target};
+use crate::settled::{Does, next_of_both};
 use crate::texts::{EMPTY, NONE, TextId};
 use crate::variable::{Collection, Single, Source};
 use crate::watchers::has;
@@ -36,6 +37,15 @@ impl Transaction {
         let side = side(phase as u8);
         self.is_stale |= self.open_side != side;
         let mut at = 0;
+        // What is settled of a phase begins with what the phases before have left.
+        if self.settled == Some(phase - 1) {
+            match self.settled_phase(&rules, phase, filled) {
+                None => return,
+                Some(next) => at = next,
+            }
+        } else {
+            self.unsettle();
+        }
         while let Some(first) = list.get(at) {
             at += 1;
             if self.is_stale {
@@ -51,12 +61,60 @@ impl Transaction {
             {
                 continue;
             }
-            let rule = &rules.rules[*first as usize];
-            at = rule.skip_to.map_or(at + rule.skip as usize, |to| to as usize);
+            at = rules.rules[*first as usize].next(at);
             if self.is_over() || self.switches.allow.is_some() {
                 return;
             }
         }
+    }
+
+    /// Runs the rules of a phase that are not settled. Some: what was settled has come to an end, and the phase's list goes on here.
+    fn settled_phase(&mut self, rules: &Rules, phase: usize, filled: u16) -> Option<usize> {
+        let plan = &rules.settled.phases[phase];
+        let mut steps = plan.steps.iter().peekable();
+        let mut from = 0;
+        loop {
+            if self.is_stale {
+                self.open_rules(rules, side(phase as u8));
+                if self.fault.is_some() {
+                    return None;
+                }
+            }
+            let next = next_of_both(&self.open, &plan.left, from);
+            while let Some(step) = steps.next_if(|step| next.is_none_or(|next| (step.by as usize) < next)) {
+                match step.does {
+                    Does::Set(slot, value) => self.tx[slot as usize] = value,
+                    Does::Matched(matched) => self.last = Some(matched),
+                }
+            }
+            let Some(first) = next else { break };
+            from = first + 1;
+            if self.is_shut(rules.gates[first], filled) {
+                continue;
+            }
+            let matches = self.chain(rules, first);
+            if matches && (self.is_over() || self.switches.allow.is_some()) {
+                return None;
+            }
+            let rule = &rules.rules[first];
+            let skips = matches && (rule.skip > 0 || rule.skip_to.is_some());
+            if skips && !has(&plan.resumes, first) {
+                self.unsettle();
+            }
+            if skips || self.settled.is_none() {
+                let list = &rules.phases[phase];
+                let behind = list.partition_point(|rule| *rule as usize <= first);
+                let next = if matches { rule.next(behind) } else { behind };
+                if self.settled.is_none() {
+                    return Some(next);
+                }
+                // What is skipped sets nothing.
+                from = list.get(next).map_or(usize::MAX, |rule| *rule as usize);
+                while steps.next_if(|step| (step.by as usize) < from).is_some() {}
+            }
+        }
+        self.settled = Some(phase);
+        None
     }
 
     /// Whether a rule cannot match, from what is known without looking at it.
@@ -94,7 +152,7 @@ impl Transaction {
     }
 
     /// Runs one rule by itself.
-    fn link(&mut self, rules: &Rules, at: usize) -> bool {
+    pub(super) fn link(&mut self, rules: &Rules, at: usize) -> bool {
         let rule = &rules.rules[at];
         if rule.targets.is_empty() {
             if !matches!(rule.operator.kind, Kind::Always) || rule.operator.negated {
@@ -103,16 +161,14 @@ impl Transaction {
             self.set_vars(rule);
             return true;
         }
-        let expanded;
+        let mut expanded = std::mem::take(&mut self.parameter);
         let parameter: &[u8] = match rule.operator.parameter() {
             None => &[],
             Some(text) => match text.constant() {
                 Some(constant) => constant,
                 None => {
-                    let mut buffer = std::mem::take(&mut self.parameter);
-                    buffer.clear();
-                    self.expand_into(text, Some(rule), &mut buffer);
-                    expanded = buffer;
+                    expanded.clear();
+                    self.expand_into(text, Some(rule), &mut expanded);
                     &expanded
                 }
             },
@@ -125,6 +181,7 @@ impl Transaction {
                 return false;
             }
         }
+        self.parameter = expanded;
         if any {
             std::mem::swap(&mut self.matched, &mut self.matching);
         }
@@ -163,12 +220,14 @@ impl Transaction {
                 self.value(rules, at, target, NONE, value, parameter)
             }
             _ => {
-                let mut values = Vec::new();
+                let mut values = std::mem::take(&mut self.values);
+                values.clear();
                 self.values(target, Some(&rules.rules[at]), &mut values);
                 let mut any = false;
-                for (name, value) in values {
-                    any |= self.value(rules, at, target, name, value, parameter);
+                for (name, value) in &values {
+                    any |= self.value(rules, at, target, *name, *value, parameter);
                 }
+                self.values = values;
                 any
             }
         }
@@ -186,8 +245,14 @@ impl Transaction {
         parameter: &[u8],
     ) -> bool {
         let rule = &rules.rules[at];
-        let from_outside = matches!(target.source, Source::Values(_) | Source::Names(_) | Source::Single(_));
-        if !rule.is_plain || !from_outside || target.count {
+        let may_recur = match target.source {
+            Source::Values(_) | Source::Names(_) | Source::Single(_) => true,
+            // Made of names and values from outside; a single variable is a score or the like.
+            Source::Tx => matches!(target.select, Select::Slots(..)),
+            _ => false,
+        };
+        let is_plain = rule.is_plain || self.settled.is_some() && has(&rules.settled.plain, at);
+        if !is_plain || !may_recur || target.count {
             return self.value_anew(rules, at, target, name, value, parameter);
         }
         let memo = self.texts.memo(value, &mut self.memo);
@@ -267,8 +332,12 @@ impl Transaction {
         if found == Found::Exhausted {
             self.ran_out();
         }
-        // A value that cannot be judged counts as what the rule looks for, whichever way it asks: only an attack is made so.
-        let matches = found == Found::Exhausted || (found == Found::Yes) != rule.operator.negated;
+        // A value that cannot be judged counts as what the rule looks for, whichever way it asks: only an attack is made so. Where a match would spare the
+        // request something, it counts as none.
+        let matches = match found {
+            Found::Exhausted => !rule.is_lenient,
+            Found::Yes | Found::No => (found == Found::Yes) != rule.operator.negated,
+        };
         if !matches {
             return false;
         }
@@ -300,7 +369,7 @@ impl Transaction {
 
     /// What this transaction may cost.
     pub(super) fn allowed_work(&self) -> u64 {
-        let bodies = (self.request_body.len() + self.response_body.len()) as u64;
+        let bodies = (self.judged_bytes + self.response_body.len()) as u64;
         if self.rules.is_bare { u64::MAX } else { (WORK + bodies * WORK_PER_BODY_BYTE).min(MAX_WORK) }
     }
 

@@ -28,6 +28,14 @@ impl Transaction {
         if let (Source::Tx, Select::Slot(slot)) = (target.source, &target.select) {
             return self.texts.add_number(i64::from(self.tx[*slot as usize] != NONE));
         }
+        if let Source::Values(lists) | Source::Names(lists) = target.source
+            && target.except.is_empty()
+            && self.targets_removed.is_empty()
+        {
+            let all = lists.iter().flat_map(|list| &self.lists[*list as usize]);
+            let counted = all.filter(|item| self.chosen(&target.select, item.name)).count();
+            return self.texts.add_number(counted as i64);
+        }
         let mut values = Vec::new();
         self.values(target, None, &mut values);
         let counted = values.iter().filter(|(name, _)| !self.excluded(rule_at, target, *name)).count();

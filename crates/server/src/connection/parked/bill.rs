@@ -1,9 +1,11 @@
 //! What is parked, by kind, and what it takes.
 
 use super::Resident;
+use crate::log::error::Errno;
 use crate::snapshot::Snapshot;
 use crate::status::tally::Tally;
 use rings::Refused;
+use std::io;
 
 /// What the kernel and we take for one at least: there may be no more of them than would fill the machine's memory.
 const LEAST_BYTES: u64 = 3072;
@@ -100,6 +102,21 @@ pub fn held_without_rings(why: &Refused, nofile: Option<u64>) -> String {
          worker_rlimit_nofile (hard limit: {hard}), fs.nr_open ({}) and fs.file-max ({}); a hard limit above fs.nr_open locks root out of login",
         kernel("nr_open").trim(),
         kernel("file-max").trim()
+    )
+}
+
+/// Why no more can be parked than are now, and what to raise.
+pub(super) fn no_more_parked(why: &io::Error, most: usize) -> String {
+    let parked: u64 = bill().iter().map(|(_, bill)| bill.count).sum();
+    let cure = match why.raw_os_error() {
+        Some(libc::ENOMEM) => "raise the limit of locked memory (ulimit -l, LimitMEMLOCK= of systemd), which queues of io_uring count for, or memory".to_owned(),
+        Some(libc::ENFILE) => "raise fs.file-max".to_owned(),
+        Some(libc::EMFILE) => "raise worker_rlimit_nofile".to_owned(),
+        _ => format!("a thread may have {most}: raise worker_parked_connections, or have more memory"),
+    };
+    format!(
+        "{parked} connections are parked, and no more can be {}; others keep a descriptor and a task. For more {cure}",
+        Errno(why)
     )
 }
 

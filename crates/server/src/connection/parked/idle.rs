@@ -77,6 +77,10 @@ pub fn arrive<B: Between>(
     let idle = Idle::<B>::read(r, terms)?;
     let listener = idle.inside.as_ref().map(|(whose, _)| whose.listener())?;
     let is_here = crate::worker::place_of(snapshot, listener).is_some_and(|at| at < snapshot.ports.len());
+    if is_here && super::is_crowded() && super::is_open() {
+        super::park(ready, idle);
+        return Some(());
+    }
     if !is_here || !has_room() {
         return None;
     }

@@ -115,8 +115,8 @@ impl Lot {
                     // What has happened since it was a request is found at its first look.
                     self.looks.push_back(number);
                 }
-                Err((fd, _)) => {
-                    shut();
+                Err((fd, why)) => {
+                    shut(&why);
                     resident.refused();
                     refused.push(Leaver { fd, resident });
                 }
@@ -393,7 +393,7 @@ impl Lot {
                 self.leaving.pop_front();
                 continue;
             };
-            if place.resident.is_client() && !has_seat() {
+            if place.resident.is_client() && !has_seat(leavers.len()) {
                 return false;
             }
             let spot = place.spot;

@@ -27,6 +27,8 @@ use wire::http1::{Parsed, Version};
 const MAX_IDLE: usize = 1024;
 /// Addresses of a name that are tried.
 const MAX_ADDRESSES: usize = 4;
+/// Interim answers (1xx) before the answer itself. Who sends more would never end.
+const MAX_INTERIM: usize = 16;
 
 struct FetchLink {
     socket: Socket,
@@ -281,7 +283,7 @@ async fn read(socket: &mut Socket, call: &Call, buffer: &mut Vec<u8>) -> std::re
 /// Reads until an answer's head is whole: the head, and what came with it, from its body on.
 async fn read_head(socket: &mut Socket, call: &Call) -> std::result::Result<(Head, Vec<u8>), Failed> {
     let mut buffer = Vec::new();
-    loop {
+    for _ in 0..=MAX_INTERIM {
         let (mut parser, mut head) = (ResponseParser::default(), ResponseHead::default());
         // What follows an interim answer may be whole already.
         let mut reads = buffer.is_empty();
@@ -307,6 +309,7 @@ async fn read_head(socket: &mut Socket, call: &Call) -> std::result::Result<(Hea
             }
         }
     }
+    Err("too many interim responses".to_owned())
 }
 
 /// An answer's head, on its own.

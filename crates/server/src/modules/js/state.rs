@@ -117,6 +117,8 @@ impl State {
         match std::fs::metadata(&self.path) {
             Err(e) if e.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(e) => return Err(format!("open() \"{shown}\" failed ({})", os_error(&e))),
+            // Of a pipe or a device nobody knows where it ends.
+            Ok(m) if !m.is_file() => return Err(format!("state file \"{shown}\" is no regular file")),
             Ok(m) if m.len() > MAX_FILE => {
                 return Err(format!("state file \"{shown}\" is larger than {MAX_FILE} bytes"));
             }

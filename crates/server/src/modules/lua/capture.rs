@@ -3,7 +3,7 @@
 
 use super::api::variables;
 use super::current::request;
-use super::run::{Item, Operation};
+use super::run::{Item, Operation, number};
 use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
@@ -12,7 +12,8 @@ use crate::request::phases::{self, From, Verdict};
 use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Method, Request, Text, end, include};
 use ::lua::Fault;
-use ::lua::machine::{add_to_table, bytes_of};
+use ::lua::machine::bytes_of;
+use ::lua::quick;
 use mlua::{Lua, MultiValue, Table, Value};
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -38,16 +39,66 @@ impl Answer {
     /// # Errors
     /// Out of memory.
     pub fn into_table(self, lua: &Lua) -> mlua::Result<Table> {
-        let table = lua.create_table()?;
-        let header = lua.create_table()?;
-        for (name, value) in &self.headers {
-            add_to_table(lua, &header, name, Value::String(lua.create_string(value)?))?;
-        }
-        table.raw_set("status", self.status)?;
-        table.raw_set("header", header)?;
-        table.raw_set("body", lua.create_string(self.body)?)?;
-        table.raw_set("truncated", self.truncated)?;
-        Ok(table)
+        quick::table(lua, 4, |table| {
+            table.set_number(b"status", f64::from(self.status));
+            table.set_name(b"body", Some(&self.body));
+            table.set_flag(b"truncated", self.truncated);
+            table.set_table(b"header", 0, self.headers.len(), |header| {
+                for (at, (name, value)) in self.headers.iter().enumerate() {
+                    let is_same = |other: &&(Vec<u8>, Vec<u8>)| other.0 == *name;
+                    if self.headers[..at].iter().any(|other| is_same(&other)) {
+                        continue;
+                    }
+                    // What comes more than once is a list.
+                    let more = self.headers[at + 1..].iter().filter(is_same);
+                    match more.clone().count() {
+                        0 => header.set_name(name, Some(value)),
+                        count => header.set_table(name, count + 1, 0, |list| {
+                            let all = std::iter::once(value).chain(more.map(|(_, value)| value));
+                            all.enumerate().for_each(|(index, value)| list.set_index(index + 1, Some(value)));
+                        }),
+                    }
+                }
+            });
+        })
+    }
+}
+
+/// A subrequest as the prelude asks for it: so many values, one after the other.
+struct Asked {
+    uri: Vec<u8>,
+    args: Option<Vec<u8>>,
+    method: Option<Vec<u8>>,
+    body: Option<Vec<u8>>,
+    vars: Option<Table>,
+    ctx: Option<Table>,
+    shares: bool,
+    copies: bool,
+    forwards: bool,
+}
+
+/// Values of one [`Asked`].
+const VALUES: usize = 7;
+/// Bits of the last of them.
+const SHARES: u8 = 1;
+const COPIES: u8 = 2;
+const FORWARDS: u8 = 4;
+
+impl Asked {
+    fn of(values: &mut MultiValue) -> Asked {
+        let mut text = || match values.pop_front() {
+            Some(Value::String(text)) => Some(text.as_bytes().to_vec()),
+            _ => None,
+        };
+        let (uri, args, method, body) = (text().unwrap_or_default(), text(), text(), text());
+        let mut table = || match values.pop_front() {
+            Some(Value::Table(table)) => Some(table),
+            _ => None,
+        };
+        let (vars, ctx) = (table(), table());
+        let bits = values.pop_front().as_ref().and_then(number).unwrap_or(0.0) as u8;
+        let has = |bit: u8| bits & bit != 0;
+        Asked { uri, args, method, body, vars, ctx, shares: has(SHARES), copies: has(COPIES), forwards: has(FORWARDS) }
     }
 }
 
@@ -57,16 +108,14 @@ type Running = Pin<Box<dyn Future<Output = (Answer, Box<Request>)>>>;
 ///
 /// # Errors
 /// What is wrong with the call.
-pub fn start(_: &Lua, values: &MultiValue) -> Result<Operation, Fault> {
-    let Some(Value::Table(calls)) = values.front() else { return Err(Fault("no subrequests".to_owned())) };
-    let broken = |e: mlua::Error| Fault(e.to_string());
-    let mut running: Vec<Result<Running, Answer>> = Vec::new();
-    for call in calls.sequence_values::<Table>() {
+pub fn start(mut values: MultiValue) -> Result<Operation, Fault> {
+    let mut running: Vec<Result<Running, Answer>> = Vec::with_capacity(values.len() / VALUES);
+    while !values.is_empty() {
         if running.len() == MAX_CALLS {
             return Err(Fault("too many subrequests".to_owned()));
         }
-        let call = call.map_err(broken)?;
-        running.push(Ok(request(|r| begin(r, &call))?));
+        let asked = Asked::of(&mut values);
+        running.push(Ok(request(|r| begin(r, asked))?));
     }
     Ok(Box::pin(async move {
         poll_fn(|cx| {
@@ -94,23 +143,12 @@ pub fn start(_: &Lua, values: &MultiValue) -> Result<Operation, Fault> {
     }))
 }
 
-fn text_of(call: &Table, name: &str) -> Option<Vec<u8>> {
-    match call.raw_get::<Value>(name) {
-        Ok(Value::String(text)) => Some(text.as_bytes().to_vec()),
-        _ => None,
-    }
-}
-
 fn text_shown(r: &Request, text: Text) -> String {
     String::from_utf8_lossy(r.get(text)).into_owned()
 }
 
-fn is_set(call: &Table, name: &str) -> bool {
-    matches!(call.raw_get::<Value>(name), Ok(Value::Boolean(true)))
-}
-
-fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
-    let uri = text_of(call, "uri").unwrap_or_default();
+fn begin(r: &mut Request, asked: Asked) -> Result<Running, Fault> {
+    let uri = asked.uri;
     let (path, own) = match memchr::memchr(b'?', &uri) {
         Some(at) => (&uri[..at], Some(&uri[at + 1..])),
         None => (&uri[..], None),
@@ -118,7 +156,7 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     if path.is_empty() || path.split(|b| *b == b'/').any(|part| part == b"..") {
         return Err(Fault(format!("unsafe uri in argument #1: {}", String::from_utf8_lossy(&uri))));
     }
-    let args = match (own, text_of(call, "args")) {
+    let args = match (own, asked.args) {
         (Some(own), Some(args)) => [own, b"&", &args].concat(),
         (Some(own), None) => own.to_vec(),
         (None, args) => args.unwrap_or_default(),
@@ -132,14 +170,14 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
     r.flow.subrequests += 1;
     let session = Downstream::parent(Mode::Whole);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
-    if is_set(call, "share_all_vars") || is_set(call, "copy_all_vars") {
+    if asked.shares || asked.copies {
         child.copy_shared(r);
     } else {
         child.arena = r.arena.clone();
     }
-    let method = text_of(call, "method").unwrap_or_else(|| b"GET".to_vec());
-    let given = text_of(call, "body");
-    let forward = is_set(call, "always_forward_body") || matches!(method.as_slice(), b"POST" | b"PUT");
+    let method = asked.method.unwrap_or_else(|| b"GET".to_vec());
+    let given = asked.body;
+    let forward = asked.forwards || matches!(method.as_slice(), b"POST" | b"PUT");
     let options = Options { mode: Mode::Whole, with_body: given.is_none() && forward, get: false };
     subrequest::prepare(&mut child, r, path, args, &options);
     (child.head.method, child.head.method_name) = (Method::of(&method), child.text(&method));
@@ -154,7 +192,7 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
         None if !forward => super::api::request::set_header(&mut child, b"Content-Length", &[]),
         None => {}
     }
-    if let Ok(Value::Table(vars)) = call.raw_get::<Value>("vars") {
+    if let Some(vars) = asked.vars {
         for pair in vars.pairs::<Value, Value>() {
             let (name, value) = pair.map_err(|e| Fault(format!("bad vars: {e}")))?;
             let name = bytes_of(&name, 1, "vars")
@@ -167,11 +205,11 @@ fn begin(r: &mut Request, call: &Table) -> Result<Running, Fault> {
             })?;
         }
     }
-    if let Ok(Value::Table(ctx)) = call.raw_get::<Value>("ctx") {
-        child.ctx.lua.get_or_insert_default().table = Some(ctx);
+    if asked.ctx.is_some() {
+        child.ctx.lua.get_or_insert_default().table = asked.ctx;
     }
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
-    Ok(Box::pin(run(child, is_set(call, "share_all_vars"))))
+    Ok(Box::pin(run(child, asked.shares)))
 }
 
 async fn run(mut child: Box<Request>, shares: bool) -> (Answer, Box<Request>) {

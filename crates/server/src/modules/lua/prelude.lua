@@ -1,8 +1,9 @@
 -- Makes `ngx` and what else OpenResty's programs expect, of the functions in `raw` that the server gives. A raw function that refuses gives
 -- back FAULT and a text, which is raised here at the line of the program that called. What has to wait yields WAIT, its kind and its
--- arguments to the server, through any coroutines of the program's own, and goes on with what the server gives back.
+-- arguments to the server, through any coroutines of the program's own, and goes on with what the server gives back. A quick function gives
+-- OTHER where its arguments are not for it: then the other one of its name is called.
 local raw = ...
-local FAULT, WAIT, null = raw.FAULT, raw.WAIT, raw.null
+local FAULT, WAIT, OTHER, null = raw.FAULT, raw.WAIT, raw.OTHER, raw.null
 local type, error, select, tostring, tonumber, pairs, ipairs, next = type, error, select, tostring, tonumber, pairs, ipairs, next
 local setmetatable, getmetatable, rawget, rawset, unpack, pcall = setmetatable, getmetatable, rawget, rawset, unpack, pcall
 local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.resume, coroutine.yield, coroutine.status
@@ -126,9 +127,13 @@ local ngx = {
 -- Output ------------------------------------------------------------------------------------------------------------------------
 
 local raw_say, raw_print, raw_log = raw.say, raw.print, raw.log
+local say_any, print_any = raw.say_any, raw.print_any
 
 function ngx.say(...)
     local ok, text = raw_say(...)
+    if ok == OTHER then
+        ok, text = say_any(...)
+    end
     if ok == FAULT then
         error(text, 2)
     end
@@ -137,6 +142,9 @@ end
 
 function ngx.print(...)
     local ok, text = raw_print(...)
+    if ok == OTHER then
+        ok, text = print_any(...)
+    end
     if ok == FAULT then
         error(text, 2)
     end
@@ -196,10 +204,13 @@ end
 
 -- The request --------------------------------------------------------------------------------------------------------------------
 
-local raw_var, raw_set_var = raw.var, raw.set_var
+local raw_var, var_any, raw_set_var = raw.var, raw.var_any, raw.set_var
 ngx.var = setmetatable({}, {
     __index = function(_, name)
         local value, text = raw_var(name)
+        if value == OTHER then
+            value, text = var_any(name)
+        end
         if value == FAULT then
             error(text, 2)
         end
@@ -463,8 +474,21 @@ local function text_of(value, number, name)
     error("bad argument #" .. number .. " to '" .. name .. "' (string expected, got " .. kind .. ")", 3)
 end
 
+local re_quick, re_find_quick = raw.re_quick, raw.re_find_quick
+
 function re.match(subject, pattern, options, ctx, into)
     local from = ctx and ctx.pos
+    if into == nil then
+        local match, start, stop = re_quick(subject, pattern, options, from)
+        if match == FAULT then
+            return nil, (told(start))
+        elseif match ~= OTHER then
+            if match and ctx then
+                ctx.pos = stop + 1
+            end
+            return match
+        end
+    end
     local match, start, stop = re_exec(text_of(subject, 1, "match"), text_of(pattern, 2, "match"), options, from, into)
     if match == FAULT then
         return nil, (told(start))
@@ -477,7 +501,17 @@ end
 
 function re.find(subject, pattern, options, ctx, nth)
     local from = ctx and ctx.pos
-    local start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
+    local start, stop = re_find_quick(subject, pattern, options, from, nth)
+    if start ~= OTHER then
+        if start == FAULT then
+            return nil, nil, (told(stop))
+        end
+        if start and ctx then
+            ctx.pos = stop + 1
+        end
+        return start, stop
+    end
+    start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
     if start == FAULT then
         return nil, nil, (told(stop))
     end
@@ -623,7 +657,41 @@ for name in pairs(raw.dict) do
         return finish(f(self[1], ...))
     end
 end
-local incr = dict.incr
+local function of_dict(self)
+    local number = type(self) == "table" and self[1]
+    if not number then
+        error("bad \"zone\" argument", 3)
+    end
+    return number
+end
+local get_quick, get_any = raw.dict_quick.get, raw.dict.get
+function dict.get(self, key)
+    local number = of_dict(self)
+    local value, text = get_quick(number, key)
+    if value == OTHER then
+        value, text = get_any(number, key)
+    end
+    if value == FAULT then
+        raise(text)
+    elseif text == nil then
+        return value
+    end
+    return value, text
+end
+for _, name in ipairs({ "set", "safe_set", "add", "safe_add", "replace" }) do
+    local quick, any = raw.dict_quick[name], raw.dict[name]
+    dict[name] = function(self, key, value, ttl, flags)
+        local number = of_dict(self)
+        local ok, text, forcible = quick(number, key, value, ttl, flags)
+        if ok == OTHER then
+            return finish(any(number, key, value, ttl, flags))
+        elseif ok == FAULT then
+            raise(text)
+        end
+        return ok, text, forcible
+    end
+end
+local incr_quick, incr = raw.dict_quick.incr, dict.incr
 function dict.incr(self, key, value, init, ttl)
     if init ~= nil and type(init) ~= "number" then
         local given = type(init)
@@ -632,7 +700,17 @@ function dict.incr(self, key, value, init, ttl)
             error("bad init arg: number expected, got " .. given, 2)
         end
     end
-    return incr(self, key, value, init, ttl)
+    local number, text, forcible = incr_quick(of_dict(self), key, value, init, ttl)
+    if number == OTHER then
+        return incr(self, key, value, init, ttl)
+    elseif number == FAULT then
+        raise(text)
+    elseif init ~= nil then
+        return number, text, forcible
+    elseif text ~= nil then
+        return number, text
+    end
+    return number
 end
 -- As OpenResty's: the methods are found as a dictionary's `__index`, too.
 dict.__index = dict
@@ -765,35 +843,30 @@ for _, name in ipairs({ "GET", "HEAD", "POST", "PUT", "DELETE", "MKCOL", "COPY",
     methods[ngx["HTTP_" .. name]] = name
 end
 
-local function capture(list)
-    local calls = {}
-    for number, one in ipairs(list) do
-        local uri, options = one[1], one[2] or {}
-        if type(uri) ~= "string" then
-            error("bad argument #1 to 'capture' (string expected, got " .. type(uri) .. ")", 3)
-        end
-        local args = options.args
-        if type(args) == "table" then
-            args = ngx.encode_args(args)
-        end
-        local method = options.method
-        if method ~= nil then
-            if not methods[method] then
-                error("unsupported HTTP method: " .. tostring(method), 3)
-            end
-            method = methods[method]
-        end
-        local body = options.body
-        if options.vars ~= nil and type(options.vars) ~= "table" then
-            error("Bad vars option value", 3)
-        end
-        calls[number] = {
-            uri = uri, args = args and tostring(args), method = method or "GET", body = body and tostring(body),
-            vars = options.vars, share_all_vars = options.share_all_vars or nil, copy_all_vars = options.copy_all_vars or nil,
-            ctx = options.ctx, always_forward_body = options.always_forward_body or nil,
-        }
+-- What a subrequest is to be, as the values that the server takes for each.
+local function subrequest(uri, options)
+    if type(uri) ~= "string" then
+        error("bad argument #1 to 'capture' (string expected, got " .. type(uri) .. ")", 3)
     end
-    return calls
+    if options == nil then
+        return uri, nil, nil, nil, nil, nil, 0
+    end
+    local args, method, body, vars = options.args, options.method, options.body, options.vars
+    if type(args) == "table" then
+        args = ngx.encode_args(args)
+    end
+    if method ~= nil then
+        if not methods[method] then
+            error("unsupported HTTP method: " .. tostring(method), 3)
+        end
+        method = methods[method]
+    end
+    if vars ~= nil and type(vars) ~= "table" then
+        error("Bad vars option value", 3)
+    end
+    local bits = (options.share_all_vars == true and 1 or 0) + (options.copy_all_vars == true and 2 or 0)
+        + (options.always_forward_body == true and 4 or 0)
+    return uri, args and tostring(args), method, body and tostring(body), vars, options.ctx, bits
 end
 
 ngx.location = {}
@@ -805,7 +878,7 @@ function ngx.location.capture(uri, options)
     if options ~= nil and type(options) ~= "table" then
         error("bad argument #2 to 'capture' (table expected, got " .. type(options) .. ")", 2)
     end
-    return finish(co_yield(WAIT, "capture", capture({ { uri, options } })))
+    return finish(co_yield(WAIT, "capture", subrequest(uri, options)))
 end
 function ngx.location.capture_multi(list)
     local refused = may_wait("capture")
@@ -818,11 +891,19 @@ function ngx.location.capture_multi(list)
     if #list == 0 then
         error("bad argument #1 to 'capture_multi' (at least one subrequest should be specified)", 2)
     end
-    return finish(co_yield(WAIT, "capture", capture(list)))
+    local values, count = {}, 0
+    for _, one in ipairs(list) do
+        local at = count
+        count = count + 7
+        values[at + 1], values[at + 2], values[at + 3], values[at + 4], values[at + 5], values[at + 6], values[at + 7] =
+            subrequest(one[1], one[2])
+    end
+    return finish(co_yield(WAIT, "capture", unpack(values, 1, count)))
 end
 
 -- Sockets ------------------------------------------------------------------------------------------------------------------------
 
+local connect_quick, send_quick, read_quick = raw.socket_connect, raw.socket_send, raw.socket_read
 local tcp = {}
 local tcp_mt = { __index = tcp }
 
@@ -894,6 +975,12 @@ function tcp:connect(host, port, options)
     if options.pool ~= nil and type(options.pool) ~= "string" and type(options.pool) ~= "number" then
         error("bad argument #3 to 'connect' (bad \"pool\" option type: " .. type(options.pool) .. ")", 2)
     end
+    if next(options) == nil and port then
+        local ok = connect_quick(number, host, port)
+        if ok ~= OTHER then
+            return ok
+        end
+    end
     local pool = options.pool and tostring(options.pool)
     return wait("connect", number, host, port or 0, pool, options.pool_size, options.backlog)
 end
@@ -933,7 +1020,19 @@ function tcp.send(...)
     elseif kind ~= "string" and kind ~= "number" and kind ~= "boolean" and data ~= nil then
         error("bad argument #1 to 'send' (string, number, boolean, nil, or array table expected, got " .. kind .. ")", 2)
     end
-    return wait("send", number, tostring(data))
+    data = tostring(data)
+    local sent = send_quick(number, data)
+    if sent == OTHER then
+        return wait("send", number, data)
+    elseif sent == #data then
+        return sent
+    end
+    -- The rest, when the kernel has room again.
+    local ok, why = wait("send", number, data:sub(sent + 1))
+    if not ok then
+        return nil, why
+    end
+    return #data
 end
 
 function tcp:receive(what)
@@ -950,6 +1049,10 @@ function tcp:receive(what)
         what = floor(what)
     elseif what ~= "*l" and what ~= "*a" then
         error("bad argument #1 to 'receive' (bad pattern argument: " .. tostring(what) .. ")", 2)
+    end
+    local data = read_quick(number, what)
+    if data ~= OTHER then
+        return data
     end
     return wait("receive", number, what)
 end
@@ -1423,11 +1526,12 @@ local function integer(name, number, value, least, most)
 end
 
 local function cjson()
-    local options = raw.json_options()
+    local options, encode = raw.json_options()
+    local array_mt, empty_array_mt = raw.array_mt, raw.empty_array_mt
     local json = { _NAME = "cjson", _VERSION = "2.1.0.14", null = null, array_mt = raw.array_mt,
                    empty_array = setmetatable({}, raw.array_mt), empty_array_mt = raw.empty_array_mt }
     function json.encode(value)
-        return finish(raw.json_encode(options, value))
+        return finish(encode(value, array_mt, empty_array_mt))
     end
     function json.decode(text)
         return finish(raw.json_decode(options, text))

@@ -285,10 +285,11 @@ impl Run<'_> {
     /// What a coroutine waits for.
     fn wait(&mut self, index: usize, kind: Option<&Value>, mut arguments: MultiValue) -> Option<Step> {
         let kind = match kind {
-            Some(Value::String(kind)) => kind.to_string_lossy(),
-            _ => String::new(),
+            Some(Value::String(kind)) => kind.to_str().ok(),
+            _ => None,
         };
-        let started: Result<Operation, Fault> = match &*kind {
+        let kind = kind.as_deref().unwrap_or_default();
+        let started: Result<Operation, Fault> = match kind {
             "exit" => {
                 let status = arguments.pop_front().and_then(|v| v.as_f64().or(v.as_i64().map(|i| i as f64)));
                 let status = status.map_or(0, |s| s as i64);
@@ -338,9 +339,9 @@ impl Run<'_> {
             }
             "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
             "semaphore" => semaphore::wait(&arguments),
-            "capture" => capture::start(&self.machine.lua, &arguments),
-            "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(&kind, &arguments),
-            _ => socket::start(&kind, &arguments),
+            "capture" => capture::start(arguments),
+            "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(kind, &arguments),
+            _ => socket::start(kind, &arguments),
         };
         match started {
             Ok(operation) => {

@@ -16,6 +16,7 @@ use crate::upstream::connect;
 use crate::upstream::settings::UpstreamSettings;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, made_text};
+use ::lua::quick;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use runtime::timer::Timer;
 use rustix::net::{SocketType, sockopt};
@@ -128,17 +129,17 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             Ok(())
         },
     )?;
-    add_function(
-        lua,
-        raw,
-        "socket_keep",
-        |_, (number, ms, size): (u32, Option<f64>, Option<f64>)| -> Result<_, Fault> {
-            Ok(match with(number, |c| keep(c, ms, size))? {
-                Ok(()) => (Some(1), None),
-                Err(text) => (None, Some(text)),
-            })
-        },
-    )?;
+    quick::add(lua, raw, "socket_keep", |call| {
+        let number = call.number(1).unwrap_or_default() as u32;
+        match with(number, |c| keep(c, call.number(2), call.number(3)))? {
+            Ok(()) => call.give_number(1.0),
+            Err(text) => {
+                call.give_nil();
+                call.give_bytes(text.as_bytes());
+            }
+        }
+        Ok(())
+    })?;
     add_function(lua, raw, "socket_reused", |_, number: u32| -> Result<_, Fault> {
         Ok(match with(number, |c| (c.socket.is_some() || c.busy[0]).then_some(c.reused))? {
             Some(times) => (Some(times), None),
@@ -346,7 +347,7 @@ fn take_over(r: &mut Request) -> Result<Option<&'static str>, Fault> {
 ///
 /// # Errors
 /// `bad request`: it belongs to another request, or timer.
-fn shared(number: u32) -> Result<Shared, Fault> {
+pub(super) fn shared(number: u32) -> Result<Shared, Fault> {
     let found = ALL.with_borrow(|all| all.get(&number).cloned());
     let found = found.ok_or_else(|| Fault("bad socket object".to_owned()))?;
     if let Ok(mut c) = found.try_borrow_mut()
@@ -370,6 +371,20 @@ fn with<T>(number: u32, work: impl FnOnce(&mut Connection) -> T) -> Result<T, Fa
 }
 
 impl Connection {
+    /// Whether it is a connection of the program's own for which nobody waits.
+    pub(super) fn is_plain(&self) -> bool {
+        self.busy == [false; 3] && !self.raw && !self.datagrams && self.body.is_none()
+    }
+
+    /// Becomes one that was used before, of the pool of this name.
+    pub(super) fn use_idle(&mut self, key: String, idle: Idle) {
+        self.close();
+        self.buffer.clear();
+        self.peer.clone_from(&key);
+        self.pool = key;
+        (self.socket, self.reused, self.seat) = (Some(idle.socket), idle.reused, Some(idle.seat));
+    }
+
     /// Closes it; its place in the pool is free.
     pub fn close(&mut self) {
         (self.socket, self.ended) = (None, false);
@@ -680,7 +695,7 @@ async fn address(conf: &Conf, host: &str, port: u16) -> Result<Address, String> 
 }
 
 /// `tcp_nodelay`, before the first bytes of a connection.
-fn send_at_once(c: &mut Connection) {
+pub(super) fn send_at_once(c: &mut Connection) {
     if !std::mem::take(&mut c.conf.nodelay) {
         return;
     }

@@ -108,6 +108,19 @@ fn make(pools: &mut HashMap<Rc<str>, Pool>, key: &Rc<str>, size: usize, backlog:
     pools.insert(key.clone(), pool);
 }
 
+/// The idle connection of a pool that was used last, if it is still of use. Others that are not are left to [`enter`].
+pub fn take_idle(key: &str) -> Option<Idle> {
+    POOLS.with_borrow_mut(|pools| {
+        let pool = pools.get_mut(key)?;
+        let idle = pool.idle.back_mut()?;
+        if idle.until_ms <= clock::monotonic_ms() || has_news(&mut idle.socket) {
+            return None;
+        }
+        COUNT.set(COUNT.get() - 1);
+        pool.idle.pop_back()
+    })
+}
+
 /// Asks the pool of this name for a connection. `options`: how many seats it has and how many may wait, where the program has said so: then
 /// there is a pool from now on.
 pub fn enter(key: &str, options: Option<(usize, Option<usize>)>) -> Entry {

@@ -163,6 +163,9 @@ fn answer(r: &mut Request, refused: Intervention) -> Refused {
 
 /// Writes what the rules have to say to the error log: refusals as errors, the rest as information.
 fn report(r: &Request, watch: &mut Watch, refused: Option<&Intervention>) {
+    if refused.is_none() && !watch.transaction.has_log_lines() {
+        return;
+    }
     let wanted = *r.conf().modsecurity.settings.modsecurity_use_error_log;
     let (errors, others) = (wanted && r.logs(log::error::Level::Error), wanted && r.logs(log::error::Level::Info));
     watch.transaction.log_lines(
@@ -394,6 +397,8 @@ pub fn logger(r: &mut Request) {
     }
     let mut used = snapshot.judges.borrow_mut();
     if used.len() < KEEP {
+        // What a body of megabytes took is not kept so many times.
+        watch.transaction.rest();
         used.push(watch.transaction);
     }
 }

@@ -10,7 +10,8 @@ use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Version};
 use ::lua::Fault;
-use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_piece};
+use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_kind, write_piece};
+use ::lua::quick::{self, Call, Kind};
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use std::cell::RefCell;
 
@@ -34,8 +35,10 @@ fn refused(why: &'static str) -> Tried {
 
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
-    add_function(lua, raw, "say", |_, values: MultiValue| say(&values, true))?;
-    add_function(lua, raw, "print", |_, values: MultiValue| say(&values, false))?;
+    for (name, newline) in [("say", true), ("print", false)] {
+        quick::add(lua, raw, name, move |call| say_quick(call, newline))?;
+        add_function(lua, raw, &format!("{name}_any"), move |_, values: MultiValue| say(&values, newline))?;
+    }
     add_function(lua, raw, "send_headers", |_, ()| {
         request_in(ANSWERING, |r| if r.answer.header_sent || send_head(r).is_ok() { done() } else { refused("failed") })
     })?;
@@ -93,6 +96,34 @@ pub const LOST: &str = "nginx output filter error";
 /// Whether that is known.
 fn is_lost(r: &Request) -> bool {
     r.ctx.lua.as_ref().is_some_and(|c| c.failed.is_some())
+}
+
+/// What is no table; filters in Lua are called by the other function.
+fn say_quick(call: &Call, newline: bool) -> Result<(), Fault> {
+    need(ANSWERING)?;
+    let mut room = ROOM.take();
+    room.clear();
+    let is_plain = (1..=call.count()).all(|number| write_kind(&call.argument(number), &mut room));
+    if newline {
+        room.push(b'\n');
+    }
+    let sent = request(|r| {
+        let filters = &r.conf().lua;
+        if !is_plain || filters.header_filter.is_some() || filters.body_filter.is_some() {
+            return Ok(None);
+        }
+        send(r, &room).map(Some)
+    });
+    ROOM.set(room);
+    match sent? {
+        None => call.give_other(),
+        Some((Value::Nil, why)) => {
+            call.give_nil();
+            why.iter().for_each(|why| call.give_bytes(why.as_bytes()));
+        }
+        Some(_) => call.give_number(1.0),
+    }
+    Ok(())
 }
 
 fn say(values: &MultiValue, newline: bool) -> Tried {
@@ -475,12 +506,13 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         })
     })?;
     add_function(lua, raw, "phase", |_, ()| Ok(phase().label()))?;
-    add_function(lua, raw, "may_wait", |lua, set: mlua::LuaString| {
-        let set = if &*set.as_bytes() == b"capture" { ANSWERING } else { WAITING };
+    quick::add(lua, raw, "may_wait", |call| {
+        let set = if call.argument(1) == Kind::Text(b"capture") { ANSWERING } else { WAITING };
         match need(set) {
-            Ok(()) => Ok(Value::Nil),
-            Err(fault) => Ok(Value::String(made_text(lua, fault.0.as_bytes())?)),
+            Ok(()) => call.give_nil(),
+            Err(fault) => call.give_bytes(fault.0.as_bytes()),
         }
+        Ok(())
     })?;
     add_function(lua, raw, "ctx", |lua, ()| {
         let of_timer = current::alone(|a| match &a.table {

@@ -3,8 +3,15 @@
 use ::lua::Fault;
 use ::lua::dict::{Dict, Refusal, Value as Kept, When};
 use ::lua::machine::{add as add_function, bytes_of, made_text};
+use ::lua::quick::{self, Call, Kind};
 use mlua::{Lua, Table, Value};
+use std::cell::RefCell;
 use std::sync::Arc;
+
+/// The longest key.
+const MAX_KEY: usize = 65_535;
+/// Bytes of a buffer that is used again.
+const MAX_KEPT: usize = 64 * 1024;
 
 type Dicts = Arc<[Arc<Dict>]>;
 
@@ -27,7 +34,7 @@ fn key(value: &Value) -> Result<Vec<u8>, Refusal> {
         Value::Nil => Err("nil key"),
         value => match bytes_of(value, 1, "key") {
             Ok(key) if key.is_empty() => Err("empty key"),
-            Ok(key) if key.len() > 65535 => Err("key too long"),
+            Ok(key) if key.len() > MAX_KEY => Err("key too long"),
             Ok(key) => Ok(key),
             Err(_) => Err("bad key"),
         },
@@ -61,13 +68,162 @@ pub fn add(lua: &Lua, raw: &Table, all: &[Arc<Dict>]) -> mlua::Result<()> {
     add_reads(lua, &table, &dicts)?;
     add_writes(lua, &table, &dicts)?;
     add_lists(lua, &table, &dicts)?;
-    raw.raw_set("dict", table)
+    raw.raw_set("dict", table)?;
+    let table = lua.create_table()?;
+    add_quick(lua, &table, &dicts)?;
+    raw.raw_set("dict_quick", table)
 }
 
 /// The dictionary of a number that the prelude gave out.
 fn of(dicts: &Dicts, number: usize) -> &Dict {
     &dicts[number.saturating_sub(1).min(dicts.len() - 1)]
 }
+
+/// A call's dictionary and key, where the key is a text of a right length.
+fn asked<'c>(dicts: &'c Dicts, call: &'c Call) -> Option<(&'c Dict, &'c [u8])> {
+    let (Kind::Number(number), Kind::Text(key)) = (call.argument(1), call.argument(2)) else { return None };
+    (1..=MAX_KEY).contains(&key.len()).then(|| (of(dicts, number as usize), key))
+}
+
+fn seconds(call: &Call, number: usize) -> Option<Option<f64>> {
+    match call.argument(number) {
+        Kind::Nil => Some(None),
+        Kind::Number(seconds) => Some(Some(seconds)),
+        _ => None,
+    }
+}
+
+thread_local! {
+    static ROOM: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// What a look-up found, without the text, which is copied while the dictionary is locked.
+enum Seen {
+    Nothing,
+    Number(f64),
+    Flag(bool),
+    Text,
+    List,
+}
+
+/// `get` as it is mostly called: by a text.
+fn get_quick(dicts: &Dicts, call: &Call) {
+    let Some((dict, key)) = asked(dicts, call) else { return call.give_other() };
+    let mut room = ROOM.take();
+    let found = dict.look(key, now(), |value, flags| {
+        let seen = match value {
+            Kept::Number(n) => Seen::Number(*n),
+            Kept::Flag(flag) => Seen::Flag(*flag),
+            Kept::List(_) => Seen::List,
+            Kept::Text(text) => {
+                room.clear();
+                room.extend_from_slice(text);
+                Seen::Text
+            }
+        };
+        (seen, flags)
+    });
+    let (seen, flags) = found.unwrap_or((Seen::Nothing, 0));
+    match seen {
+        Seen::Nothing => call.give_nil(),
+        Seen::Number(n) => call.give_number(n),
+        Seen::Flag(flag) => call.give_flag(flag),
+        Seen::Text => call.give_bytes(&room),
+        Seen::List => {
+            call.give_nil();
+            call.give_bytes(b"value is a list");
+        }
+    }
+    if flags != 0 && !matches!(seen, Seen::Nothing | Seen::List) {
+        call.give_number(f64::from(flags));
+    }
+    if room.capacity() <= MAX_KEPT {
+        ROOM.set(room);
+    }
+}
+
+/// The stores as they are mostly called: with a text as key and a value that can be kept.
+fn set_quick(dicts: &Dicts, call: &Call, when: When, evict: bool) -> Result<(), Fault> {
+    let (asked, value) = (asked(dicts, call), call.argument(3));
+    let value = match value {
+        Kind::Number(n) => Some(Kept::Number(n)),
+        Kind::Flag(flag) => Some(Kept::Flag(flag)),
+        Kind::Text(text) => Some(Kept::Text(text.into())),
+        _ => None,
+    };
+    let (Some((dict, key)), Some(value), Some(ttl), Some(flags)) = (asked, value, seconds(call, 4), seconds(call, 5))
+    else {
+        call.give_other();
+        return Ok(());
+    };
+    match dict.set(key, value, (ms(ttl)?, now()), flags.map_or(0, |f| f as u32), when, evict) {
+        Ok(stored) => {
+            call.give_flag(true);
+            call.give_nil();
+            call.give_flag(stored.forcible);
+        }
+        Err((text, forcible)) => {
+            call.give_flag(false);
+            call.give_bytes(text.as_bytes());
+            call.give_flag(forcible);
+        }
+    }
+    Ok(())
+}
+
+fn incr_quick(dicts: &Dicts, call: &Call) -> Result<(), Fault> {
+    let by = call.number(3);
+    let (Some((dict, key)), Some(by), Some(init), Some(ttl)) =
+        (asked(dicts, call), by, seconds(call, 4), seconds(call, 5))
+    else {
+        call.give_other();
+        return Ok(());
+    };
+    let given = init.map(|first| ms(ttl).map(|ttl| (first, ttl))).transpose()?;
+    let forcible = match dict.incr(key, by, given, now()) {
+        Ok((value, forcible)) => {
+            call.give_number(value);
+            if init.is_some() {
+                call.give_nil();
+            }
+            forcible
+        }
+        Err((text, forcible)) => {
+            call.give_nil();
+            call.give_bytes(text.as_bytes());
+            forcible
+        }
+    };
+    if init.is_some() {
+        call.give_flag(forcible);
+    }
+    Ok(())
+}
+
+/// The same functions as below for what they are mostly called with; for all else they say that those have to be called.
+fn add_quick(lua: &Lua, table: &Table, dicts: &Dicts) -> mlua::Result<()> {
+    let own = dicts.clone();
+    quick::add(lua, table, "get", move |call| {
+        get_quick(&own, call);
+        Ok(())
+    })?;
+    let own = dicts.clone();
+    quick::add(lua, table, "incr", move |call| incr_quick(&own, call))?;
+    for (name, when, evict) in STORES {
+        let own = dicts.clone();
+        quick::add(lua, table, name, move |call| set_quick(&own, call, when, evict))?;
+    }
+    Ok(())
+}
+
+/// Names of the stores, under which condition they store, and whether older entries make room.
+const STORES: [(&str, When, bool); 5] = [
+    ("set", When::Always, true),
+    ("safe_set", When::Always, false),
+    ("add", When::Absent, true),
+    ("safe_add", When::Absent, false),
+    ("replace", When::Present, true),
+];
 
 fn add_reads(lua: &Lua, table: &Table, dicts: &Dicts) -> mlua::Result<()> {
     for (name, stale) in [("get", false), ("get_stale", true)] {
@@ -117,14 +273,7 @@ fn add_reads(lua: &Lua, table: &Table, dicts: &Dicts) -> mlua::Result<()> {
 }
 
 fn add_writes(lua: &Lua, table: &Table, dicts: &Dicts) -> mlua::Result<()> {
-    let ways = [
-        ("set", When::Always, true),
-        ("safe_set", When::Always, false),
-        ("add", When::Absent, true),
-        ("safe_add", When::Absent, false),
-        ("replace", When::Present, true),
-    ];
-    for (name, when, evict) in ways {
+    for (name, when, evict) in STORES {
         let dicts = dicts.clone();
         type Call = (usize, Value, Value, Option<f64>, Option<f64>);
         add_function(lua, table, name, move |_, (number, k, value, ttl, flags): Call| {

@@ -32,6 +32,7 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
     log::add(lua, raw, snapshot)?;
     later::add(lua, raw)?;
     super::socket::add(lua, raw)?;
+    super::socket_read::add(lua, raw)?;
     super::socket_tls::add(lua, raw)?;
     super::pipe::add(lua, raw)?;
     super::balancer::add(lua, raw)?;

@@ -7,13 +7,27 @@ use crate::modules;
 use crate::request::{Request, Text};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, bad_argument, bytes_of, made_text};
+use ::lua::quick::{self, Kind};
 use mlua::{Lua, Table, Value};
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
-    add_function(lua, raw, "var", |lua, name: Value| match &name {
+    quick::add(lua, raw, "var", |call| {
+        match call.argument(1) {
+            Kind::Text(name) => connection(|r| {
+                match value(r, name)? {
+                    Some(text) => call.give_bytes(r.get(text)),
+                    None => call.give_nil(),
+                }
+                Ok(())
+            })?,
+            _ => call.give_other(),
+        }
+        Ok(())
+    })?;
+    add_function(lua, raw, "var_any", |lua, name: Value| match &name {
         Value::String(name) => connection(|r| shown(lua, r, &name.as_bytes())),
         Value::Integer(number) => request(|r| match r.capture(*number as usize) {
             Some(text) => made_text(lua, r.get(text)).map(Value::String),

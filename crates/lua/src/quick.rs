@@ -1,0 +1,445 @@
+//! The functions that programs call most, on LuaJIT's own stack: arguments are looked at where they lie and results are pushed, without
+//! references, locks and protected calls between. What is rare stays with `machine::add`; such a function says so by [`Call::give_other`],
+//! and the prelude calls the other one. The only file beside `machine.rs` with `unsafe`.
+//!
+//! What holds for all of it: a [`Call`] lives only while LuaJIT is in the C function that it is made for, so its state is valid and its
+//! arguments stay on the stack. Nothing here calls Lua. Only "out of memory" could leave a function by LuaJIT's own way, which ends the
+//! process as it does with mlua: so texts have a limit, and the server's memory is what limits the rest.
+#![allow(
+    unsafe_code,
+    reason = "crossing into Lua is what such calls cost; a C function on the stack is the cheapest way"
+)]
+
+use crate::Fault;
+use crate::machine::{FAULT, OTHER};
+use mlua::ffi;
+use mlua::{Function, Lua, Table, UserData};
+use std::cell::Cell;
+use std::ffi::{c_int, c_void};
+use std::ops::ControlFlow;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::slice;
+
+/// Results of one call: LuaJIT guarantees 20 places (`LUA_MINSTACK`); the rest is room to work in.
+const MAX_RESULTS: u32 = 8;
+/// Bytes of a text that is given; LuaJIT's own limit is twice that.
+const MAX_TEXT: usize = 1 << 30;
+/// Places that walking one table takes: a key, a value, and a metatable.
+const WALK: c_int = 8;
+
+/// A call of Lua's to the server.
+pub struct Call {
+    state: *mut ffi::lua_State,
+    arguments: c_int,
+    given: Cell<u32>,
+}
+
+/// What a value is.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Kind<'c> {
+    /// `nil`, or no argument.
+    Nil,
+    /// `ngx.null`
+    Null,
+    /// A boolean.
+    Flag(bool),
+    /// A number.
+    Number(f64),
+    /// A text.
+    Text(&'c [u8]),
+    /// A table.
+    Table,
+    /// All else, with its name.
+    Other(&'static str),
+}
+
+type Quick = Box<dyn Fn(&Call) -> Result<(), Fault>>;
+
+/// Keeps a function as long as Lua has it.
+struct Holder(#[allow(dead_code, reason = "its address is what the C function has")] Box<Quick>);
+
+impl UserData for Holder {}
+
+/// Puts a function into a table. A fault comes back as its mark and its text, as with `machine::add`.
+///
+/// # Errors
+/// Out of memory.
+pub fn add(
+    lua: &Lua,
+    table: &Table,
+    name: &str,
+    function: impl Fn(&Call) -> Result<(), Fault> + 'static,
+) -> mlua::Result<()> {
+    table.raw_set(name, make(lua, function)?)
+}
+
+/// Makes such a function.
+///
+/// # Errors
+/// Out of memory.
+pub fn make(lua: &Lua, function: impl Fn(&Call) -> Result<(), Fault> + 'static) -> mlua::Result<Function> {
+    let holder = Holder(Box::new(Box::new(function)));
+    let address: *const Quick = &*holder.0;
+    let holder = lua.create_userdata(holder)?;
+    // SAFETY: the closure pushes two values and takes them off again for one function, as `lua_pushcclosure` says; the state is the one
+    // that mlua lends. The userdata is the function's second value: what the first points to lives as long as the function.
+    unsafe {
+        lua.exec_raw(holder, |state| {
+            ffi::lua_pushlightuserdata(state, address.cast_mut().cast::<c_void>());
+            ffi::lua_insert(state, -2);
+            ffi::lua_pushcclosure(state, enter, 2);
+        })
+    }
+}
+
+/// Makes a table outside of a call: `fill` gets it as what was given last, and gives nothing more.
+///
+/// # Errors
+/// Out of memory.
+pub fn table(lua: &Lua, named: usize, fill: impl FnOnce(&Call)) -> mlua::Result<Table> {
+    // SAFETY: the state is the one that mlua lends, in a C function of its own with the usual room; the call ends with the closure.
+    unsafe {
+        lua.exec_raw((), |state| {
+            let call = Call { state, arguments: 0, given: Cell::new(0) };
+            call.give_table(0, named);
+            fill(&call);
+        })
+    }
+}
+
+/// What LuaJIT calls.
+unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: the first value of the function is the address that `add` has put there, and the second keeps what is there alive. LuaJIT
+    // gives a valid state with its arguments on the stack.
+    let (function, call) = unsafe {
+        let function = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Quick>().cast_const();
+        (&*function, Call { state, arguments: ffi::lua_gettop(state), given: Cell::new(0) })
+    };
+    // A panic must not run through LuaJIT's frames.
+    let text = match catch_unwind(AssertUnwindSafe(|| function(&call))) {
+        Ok(Ok(())) => return call.given.get() as c_int,
+        Ok(Err(fault)) => fault.0,
+        Err(_) => "the server's own fault: a panic".to_owned(),
+    };
+    // SAFETY: what a half-done call has pushed is taken off; then there is room for two values.
+    unsafe { ffi::lua_settop(state, call.arguments) };
+    call.given.set(0);
+    call.give_mark(FAULT);
+    call.give_bytes(text.as_bytes());
+    2
+}
+
+impl Call {
+    /// How many arguments there are.
+    pub fn count(&self) -> usize {
+        self.arguments as usize
+    }
+
+    /// An argument, the first is 1.
+    pub fn argument(&self, number: usize) -> Kind<'_> {
+        if number == 0 || number > self.arguments as usize {
+            return Kind::Nil;
+        }
+        self.kind(number as c_int)
+    }
+
+    /// An argument that is a number.
+    pub fn number(&self, number: usize) -> Option<f64> {
+        match self.argument(number) {
+            Kind::Number(n) => Some(n),
+            _ => None,
+        }
+    }
+
+    /// What lies at a place of the stack that is there.
+    fn kind(&self, index: c_int) -> Kind<'_> {
+        // SAFETY: the state is valid (see the file's head), the place is there; a text is looked at only where there is one, so nothing
+        // is converted in place, and it lives as long as it is on the stack or in the table that it was found in.
+        unsafe {
+            match ffi::lua_type(self.state, index) {
+                ffi::LUA_TNIL | ffi::LUA_TNONE => Kind::Nil,
+                ffi::LUA_TBOOLEAN => Kind::Flag(ffi::lua_toboolean(self.state, index) != 0),
+                ffi::LUA_TNUMBER => Kind::Number(ffi::lua_tonumber(self.state, index)),
+                ffi::LUA_TSTRING => {
+                    let mut len = 0;
+                    let text = ffi::lua_tolstring(self.state, index, &raw mut len);
+                    Kind::Text(slice::from_raw_parts(text.cast::<u8>(), len))
+                }
+                ffi::LUA_TTABLE => Kind::Table,
+                ffi::LUA_TLIGHTUSERDATA if ffi::lua_touserdata(self.state, index).is_null() => Kind::Null,
+                ffi::LUA_TLIGHTUSERDATA => Kind::Other("lightuserdata"),
+                ffi::LUA_TFUNCTION => Kind::Other("function"),
+                ffi::LUA_TTHREAD => Kind::Other("thread"),
+                ffi::LUA_TUSERDATA => Kind::Other("userdata"),
+                _ => Kind::Other("cdata"),
+            }
+        }
+    }
+
+    /// One result more.
+    fn give(&self, push: impl FnOnce(*mut ffi::lua_State)) {
+        assert!(self.given.get() < MAX_RESULTS, "a call gives a few results");
+        self.given.set(self.given.get() + 1);
+        push(self.state);
+    }
+
+    /// Gives `nil`.
+    pub fn give_nil(&self) {
+        // SAFETY: `give` looks after the room; so below.
+        self.give(|state| unsafe { ffi::lua_pushnil(state) });
+    }
+
+    /// Gives a boolean.
+    pub fn give_flag(&self, flag: bool) {
+        // SAFETY: as above.
+        self.give(|state| unsafe { ffi::lua_pushboolean(state, c_int::from(flag)) });
+    }
+
+    /// Gives a number.
+    pub fn give_number(&self, number: f64) {
+        // SAFETY: as above.
+        self.give(|state| unsafe { ffi::lua_pushnumber(state, number) });
+    }
+
+    /// Gives a text.
+    pub fn give_bytes(&self, bytes: &[u8]) {
+        assert!(bytes.len() < MAX_TEXT, "a text is smaller than 1 GB");
+        // SAFETY: as above; the bytes are copied.
+        self.give(|state| unsafe { ffi::lua_pushlstring_(state, bytes.as_ptr().cast(), bytes.len()) });
+    }
+
+    /// Says that the other function of this name has to be called: the arguments are not for this one.
+    pub fn give_other(&self) {
+        self.give_mark(OTHER);
+    }
+
+    fn give_mark(&self, mark: usize) {
+        // SAFETY: as above; nobody looks at what it points to.
+        self.give(|state| unsafe { ffi::lua_pushlightuserdata(state, mark as *mut c_void) });
+    }
+
+    /// Gives a table with room for so many elements and named values.
+    pub fn give_table(&self, elements: usize, named: usize) {
+        // SAFETY: as above.
+        self.give(|state| unsafe { ffi::lua_createtable(state, elements as c_int, named as c_int) });
+    }
+
+    /// Gives an argument back.
+    pub fn give_argument(&self, number: usize) {
+        assert!((1..=self.arguments as usize).contains(&number), "there is such an argument");
+        // SAFETY: as above, and the argument is there.
+        self.give(|state| unsafe { ffi::lua_pushvalue(state, number as c_int) });
+    }
+
+    /// Puts a text, or `false` for none, at an index of the table that was given last.
+    pub fn set_index(&self, index: usize, text: Option<&[u8]>) {
+        self.in_last_table(|state| {
+            push_text(state, text);
+            // SAFETY: the table lies under the value (`in_last_table`).
+            unsafe { ffi::lua_rawseti_(state, -2, index as c_int) };
+        });
+    }
+
+    /// Puts a text, or `false` for none, under a name into the table that was given last.
+    pub fn set_name(&self, name: &[u8], text: Option<&[u8]>) {
+        self.in_last_table(|state| {
+            push_text(state, Some(name));
+            push_text(state, text);
+            // SAFETY: the table lies under key and value (`in_last_table`).
+            unsafe { ffi::lua_rawset(state, -3) };
+        });
+    }
+
+    /// Puts a number under a name into the table that was given last.
+    pub fn set_number(&self, name: &[u8], number: f64) {
+        self.in_last_table(|state| {
+            push_text(state, Some(name));
+            // SAFETY: the table lies under key and value (`in_last_table`).
+            unsafe {
+                ffi::lua_pushnumber(state, number);
+                ffi::lua_rawset(state, -3);
+            }
+        });
+    }
+
+    /// Puts a boolean under a name into the table that was given last.
+    pub fn set_flag(&self, name: &[u8], flag: bool) {
+        self.in_last_table(|state| {
+            push_text(state, Some(name));
+            // SAFETY: the table lies under key and value (`in_last_table`).
+            unsafe {
+                ffi::lua_pushboolean(state, c_int::from(flag));
+                ffi::lua_rawset(state, -3);
+            }
+        });
+    }
+
+    /// Puts a table under a name into the table that was given last; `fill` sees it as the last one. Two deep at most, for the room.
+    pub fn set_table(&self, name: &[u8], elements: usize, named: usize, fill: impl FnOnce(&Call)) {
+        self.in_last_table(|state| {
+            push_text(state, Some(name));
+            // SAFETY: there is room for two such pairs and what is put into the inner one.
+            unsafe { ffi::lua_createtable(state, elements as c_int, named as c_int) };
+            fill(self);
+            // SAFETY: `fill` has only put something into the table that lies on top; under it are its key and the outer table.
+            unsafe { ffi::lua_rawset(state, -3) };
+        });
+    }
+
+    fn in_last_table(&self, work: impl FnOnce(*mut ffi::lua_State)) {
+        assert!(self.given.get() > 0 && self.kind(-1) == Kind::Table, "the last result is a table");
+        work(self.state);
+    }
+
+    /// Looks at an argument that may be a table of tables.
+    pub fn walk(&self, number: usize) -> Place<'_> {
+        assert!((1..=self.arguments as usize).contains(&number), "there is such an argument");
+        Place { call: self, index: number as c_int }
+    }
+}
+
+/// Pushes a text, or `false`: at most two at a time, which is within the room that a call has.
+fn push_text(state: *mut ffi::lua_State, text: Option<&[u8]>) {
+    // SAFETY: the state is that of the call that goes on; the bytes are copied.
+    unsafe {
+        match text {
+            Some(text) => ffi::lua_pushlstring_(state, text.as_ptr().cast(), text.len()),
+            None => ffi::lua_pushboolean(state, 0),
+        }
+    }
+}
+
+/// A value that lies on the stack while its parts are looked at.
+#[derive(Clone, Copy)]
+pub struct Place<'c> {
+    call: &'c Call,
+    index: c_int,
+}
+
+impl<'c> Place<'c> {
+    /// What it is.
+    pub fn kind(self) -> Kind<'c> {
+        self.call.kind(self.index)
+    }
+
+    /// Whether there is room to look at parts of a table.
+    fn has_room(self) -> bool {
+        // SAFETY: the state is valid.
+        unsafe { ffi::lua_checkstack(self.call.state, WALK) != 0 }
+    }
+
+    /// Shows keys and values of a table until `show` breaks off or fails.
+    ///
+    /// # Errors
+    /// What `show` says; there is no room.
+    pub fn pairs(
+        self,
+        mut show: impl FnMut(Place<'c>, Place<'c>) -> Result<ControlFlow<()>, Fault>,
+    ) -> Result<(), Fault> {
+        if self.kind() != Kind::Table || !self.has_room() {
+            return Err(Fault("too deep for the stack".to_owned()));
+        }
+        let state = self.call.state;
+        // SAFETY: `index` is that of a table, and stays so: everything pushed meanwhile lies above it. Keys are never converted, so
+        // `lua_next` finds its way. `show` leaves the stack as it was (each walk here takes off what it has put on).
+        unsafe {
+            let top = ffi::lua_gettop(state);
+            ffi::lua_pushnil(state);
+            while ffi::lua_next(state, self.index) != 0 {
+                let (key, value) =
+                    (Place { call: self.call, index: top + 1 }, Place { call: self.call, index: top + 2 });
+                let shown = show(key, value);
+                if !matches!(shown, Ok(ControlFlow::Continue(()))) {
+                    ffi::lua_settop(state, top);
+                    return shown.map(drop);
+                }
+                ffi::lua_settop(state, top + 1);
+            }
+        }
+        Ok(())
+    }
+
+    /// Shows the element at an index of a table.
+    ///
+    /// # Errors
+    /// What `show` says; there is no room.
+    pub fn element<T>(self, index: usize, show: impl FnOnce(Place<'c>) -> Result<T, Fault>) -> Result<T, Fault> {
+        if self.kind() != Kind::Table || !self.has_room() {
+            return Err(Fault("too deep for the stack".to_owned()));
+        }
+        let state = self.call.state;
+        // SAFETY: as in `pairs`: `index` is that of a table, and what is pushed is taken off again.
+        unsafe {
+            let top = ffi::lua_gettop(state);
+            ffi::lua_rawgeti_(state, self.index, index as c_int);
+            let shown = show(Place { call: self.call, index: top + 1 });
+            ffi::lua_settop(state, top);
+            shown
+        }
+    }
+
+    /// How many elements a table has, as `#` without metamethods.
+    pub fn length(self) -> usize {
+        // SAFETY: the place is there; `lua_objlen` takes any value.
+        unsafe { ffi::lua_objlen(self.call.state, self.index) }
+    }
+
+    /// Which of some arguments is the table's metatable.
+    pub fn is_marked<const N: usize>(self, arguments: [usize; N]) -> [bool; N] {
+        let state = self.call.state;
+        // SAFETY: the place is there; the metatable is taken off again. Arguments that are not there are equal to nothing.
+        unsafe {
+            if !self.has_room() || ffi::lua_getmetatable(state, self.index) == 0 {
+                return [false; N];
+            }
+            let found = arguments.map(|number| ffi::lua_rawequal(state, -1, number as c_int) != 0);
+            ffi::lua_pop(state, 1);
+            found
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_sees_its_arguments_and_gives_results() {
+        let lua = crate::machine::new();
+        let function = make(&lua, |call| {
+            let kinds = (1..=call.count()).map(|number| format!("{:?}", call.argument(number)));
+            call.give_bytes(kinds.collect::<Vec<_>>().join(" ").as_bytes());
+            call.give_table(0, 1);
+            call.set_table(b"inner", 1, 0, |inner| inner.set_index(1, Some(b"x")));
+            Ok(())
+        });
+        lua.globals().set("f", function.unwrap()).unwrap();
+        let said = lua.load("local kinds, t = f(nil, true, 1.5, 'a', {}, print) return kinds .. t.inner[1]");
+        let said = said.eval::<String>().unwrap();
+        assert_eq!(said, "Nil Flag(true) Number(1.5) Text([97]) Table Other(\"function\")x");
+    }
+
+    /// What was pushed before is gone; the next call works as if there had been none.
+    #[test]
+    fn a_fault_or_a_panic_is_told() {
+        let lua = crate::machine::new();
+        let function = make(&lua, |call| match call.number(1) {
+            Some(1.0) => {
+                call.give_nil();
+                Err("refused".into())
+            }
+            Some(2.0) => panic!("a mistake of ours"),
+            _ => {
+                call.give_flag(true);
+                Ok(())
+            }
+        });
+        lua.globals().set("f", function.unwrap()).unwrap();
+        for (number, text) in
+            [(1, "userdata refused"), (2, "userdata the server's own fault: a panic"), (3, "boolean ")]
+        {
+            let program = format!("local mark, text = f({number}) return type(mark) .. ' ' .. (text or '')");
+            assert_eq!(lua.load(program).eval::<String>().unwrap(), text);
+        }
+    }
+}

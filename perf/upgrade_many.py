@@ -1,0 +1,298 @@
+#!/usr/bin/env python3
+"""Many held connections while the binary and the configuration change: nobody may notice.
+
+Held: long-polls by `ironweir stress --hold`, WebSockets (tunnels over TLS to an echo, a message a second each), and some subscribers that count the numbers of
+messages. Meanwhile: binary upgrades (`ironweir -s upgrade`) and reloads. Printed: what each took, connections that ended, messages that were lost, came twice or
+out of order, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
+"""
+import argparse
+import asyncio
+import json
+import os
+import pathlib
+import resource
+import shutil
+import signal
+import ssl
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+import held
+import held_many
+
+CONFIGURATION = """
+worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
+events {{ worker_connections 9000; }}
+http {{ access_log off; nchan_shared_memory_size 256m; upstream echo {{ zone echo 64k; server 127.0.0.1:{echo}; }}
+  server {{ listen 127.0.0.1:{port} backlog=65535;
+    location /pub {{ nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 20; }}
+    location /sub {{ nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }} }}
+  server {{ listen 127.0.0.1:{tls} ssl; server_name localhost; ssl_certificate {dir}/crt; ssl_certificate_key {dir}/key;
+    location /ws {{ proxy_pass http://echo; proxy_http_version 1.1; proxy_set_header Upgrade $http_upgrade; proxy_set_header Connection upgrade;
+      proxy_read_timeout 1h; }} }} }}
+"""
+COUNTERS = ("TCPAbortOnData", "TCPAbortOnClose", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnLinger", "TCPAbortFailed", "ListenOverflows", "ListenDrops")
+SWITCH = (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
+
+
+def main():
+    """Holds, changes, and says in lines of JSON what happened."""
+    options = parse()
+    held_many.enter_namespace()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))
+    with held_many.Machine(2 * options.polls + 4 * options.tunnels):
+        run(options)
+
+
+def parse():
+    """Options of the command line."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--ironweir", default=str(held.TARGET / "release/ironweir"))
+    parser.add_argument("--polls", type=int, default=200_000)
+    parser.add_argument("--tunnels", type=int, default=2_000)
+    parser.add_argument("--watched", type=int, default=100, help="subscribers that look at the numbers of messages")
+    parser.add_argument("--upgrades", type=int, default=10)
+    parser.add_argument("--reloads", type=int, default=50)
+    parser.add_argument("--ramp", type=int, default=5_000)
+    parser.add_argument("--every", type=float, default=10.0, help="seconds between two messages to all")
+    return parser.parse_args()
+
+
+def run(options):
+    """One run: who is held, what changes, what came of it."""
+    directory = pathlib.Path(tempfile.mkdtemp(prefix="upgrade-"))
+    directory.chmod(0o755)
+    subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30", "-subj", "/CN=localhost",
+                    "-keyout", directory / "key", "-out", directory / "crt"], check=True, capture_output=True)
+    echo, port, tls = (held.free_port() for _ in range(3))
+    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, echo=echo, port=port, tls=tls))
+    command = [options.ironweir, "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(directory / "nginx.conf")]
+    children = []
+    try:
+        children.append(subprocess.Popen([sys.executable, __file__, "--echo", str(echo)]))
+        held.wait_for(lambda: held.can_connect(echo))
+        subprocess.run(["taskset", "-c", "0", *command], check=True)
+        held.wait_for(lambda: held.can_connect(port))
+        tunnels = subprocess.Popen([sys.executable, __file__, "--tunnel-clients", str(options.tunnels), str(tls)], stdout=subprocess.PIPE, text=True)
+        children.append(tunnels)
+        assert tunnels.stdout.readline().split() == ["open", str(options.tunnels)]
+        said = open(directory / "stress.txt", "w")
+        sources = max(1, -(-options.polls // held_many.PORTS))
+        bits = 32 - (sources - 1).bit_length() if sources > 1 else 32
+        holder = subprocess.Popen(["taskset", "-c", "1", options.ironweir, "stress", "--hold", str(options.polls), "--hold-protocol", "longpoll", "--ramp", f"{options.ramp}/s",
+                                   "-d", "3600s", "-t1", "--source", f"127.1.0.0/{bits}", f"http://127.0.0.1:{port}/sub"], stdout=said, stderr=subprocess.PIPE, text=True)
+        children.append(holder)
+        lines = held_many.Lines(holder)
+        watched = [Watched(port) for _ in range(options.watched)]
+        wanted = options.polls + options.watched
+        held.wait_for(lambda: held_many.count(port) >= wanted, options.polls / options.ramp * 4 + 60)
+        time.sleep(5)
+        say("held", polls=held_many.count(port), tunnels=options.tunnels, worker_kb=worker_kb(directory))
+        change(options, directory, command, port, lines, watched, tunnels)
+        say("end", generator=lines.last)
+    finally:
+        for child in children:
+            child.terminate()
+            child.wait()
+        pid = directory / "pid"
+        if pid.exists():
+            os.kill(int(pid.read_text()), signal.SIGTERM)
+            held.wait_for(lambda: not pid.exists(), 60)
+        shutil.rmtree(directory)
+
+
+def change(options, directory, command, port, lines, watched, tunnels):
+    """Upgrades and reloads between messages; then what came of it."""
+    counters, memory, heard = kernel(), worker_kb(directory), lines.messages
+    publisher = Publisher(port, options.every)
+    upgrades, gone, reloads = [], [], []
+    for number in range(options.upgrades):
+        for _ in range(options.reloads // options.upgrades):
+            at = time.monotonic()
+            subprocess.run([*command, "-s", "reload"], check=True, capture_output=True)
+            reloads.append(round(time.monotonic() - at, 3))
+            time.sleep(0.5)
+        old, at = master(directory), time.monotonic()
+        done = subprocess.run(["taskset", "-c", "0", *command, "-s", "upgrade"], capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        upgrades.append(round(time.monotonic() - at, 3))
+        held.wait_for(lambda: is_gone(old), 60)
+        gone.append(round(time.monotonic() - at, 3))
+        say("upgrade", number=number, told_s=upgrades[-1], old_gone_s=gone[-1], polls=held_many.count(port), worker_kb=worker_kb(directory), holder=lines.last)
+    publisher.stop()
+    wanted = publisher.number * options.polls
+    held.wait_for(lambda: lines.messages - heard >= wanted or publisher.is_late(120), 130)
+    time.sleep(3)
+    tunnels.send_signal(signal.SIGUSR1)
+    after = kernel()
+    say("result", reloads=len(reloads), slowest_reload_s=max(reloads, default=0), upgrades=len(upgrades), slowest_upgrade_s=max(upgrades, default=0),
+        slowest_end_of_old_s=max(gone, default=0), messages=publisher.number, held_heard=lines.messages - heard, held_should_hear=wanted,
+        watched=[sum(w.lost for w in watched), sum(w.twice for w in watched), sum(w.ended for w in watched)],
+        watched_heard=sorted({w.heard for w in watched}), tunnels=json.loads(tunnels.stdout.readline()),
+        kernel={name: after[name] - counters[name] for name in after if after[name] != counters[name]},
+        memory_before_kb=memory, memory_after_kb=worker_kb(directory), holder=lines.last)
+
+
+def kernel():
+    """Counters of this network namespace."""
+    found = {}
+    for file in ("/proc/net/netstat", "/proc/net/snmp"):
+        lines = pathlib.Path(file).read_text().splitlines()
+        for names, values in zip(lines[::2], lines[1::2]):
+            found.update(zip(names.split()[1:], values.split()[1:]))
+    return {name: int(found[name]) for name in (*COUNTERS, "EstabResets", "OutRsts", "AttemptFails") if name in found}
+
+
+def master(directory):
+    """Who is in charge."""
+    return int((directory / "pid").read_text())
+
+
+def is_gone(pid):
+    """Whether a process has ended, be it that nobody has asked for its status."""
+    try:
+        return pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].startswith("Z")
+    except OSError:
+        return True
+
+
+def worker_kb(directory):
+    """Resident memory of its worker."""
+    pid = master(directory)
+    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+    return sum(int(line.split()[1]) for child in children for line in pathlib.Path(f"/proc/{child}/status").read_text().splitlines() if line.startswith("VmRSS"))
+
+
+def say(phase, **facts):
+    """One line."""
+    print(json.dumps({"phase": phase, **facts}), flush=True)
+
+
+class Publisher:
+    """A numbered message to all, again and again."""
+
+    def __init__(self, port, every):
+        self.port, self.every, self.number, self.is_over, self.ended_at = port, every, 0, False, 0.0
+        self.thread = threading.Thread(target=self.work, daemon=True)
+        self.thread.start()
+
+    def work(self):
+        """Until it is over."""
+        while not self.is_over:
+            held_many.post(self.port, "all", b"number %d" % (self.number + 1))
+            self.number += 1
+            time.sleep(self.every)
+
+    def stop(self):
+        """No more messages."""
+        self.is_over = True
+        self.thread.join()
+        self.ended_at = time.monotonic()
+
+    def is_late(self, seconds):
+        """Whether the last message was so long ago."""
+        return time.monotonic() - self.ended_at > seconds
+
+
+class Watched:
+    """A WebSocket subscriber that looks at the numbers."""
+
+    def __init__(self, port):
+        self.client = held_many.watch(port, "/sub")
+        self.client.settimeout(None)
+        self.heard, self.lost, self.twice, self.ended = 0, 0, 0, 0
+        threading.Thread(target=self.read, daemon=True).start()
+
+    def read(self):
+        """All messages."""
+        while True:
+            head = self.take(2)
+            if head is None:
+                self.ended = 1
+                return
+            word = self.take(head[1]).split()[-1]
+            if head[0] != 0x81:
+                self.ended = 1
+                return
+            number = int(word)
+            self.lost += max(0, number - self.heard - 1)
+            self.twice += number <= self.heard
+            self.heard = max(self.heard, number)
+
+    def take(self, count):
+        """So many bytes, or none at the end."""
+        data = b""
+        while len(data) < count:
+            piece = self.client.recv(count - len(data))
+            if not piece:
+                return None
+            data += piece
+        return data
+
+
+async def echo(port):
+    """An upstream that switches protocols and gives back what it is given."""
+    async def serve(reader, writer):
+        try:
+            await reader.readuntil(b"\r\n\r\n")
+        except asyncio.IncompleteReadError:
+            return
+        writer.write(SWITCH)
+        while data := await reader.read(4096):
+            writer.write(data)
+        writer.close()
+    await (await asyncio.start_server(serve, "127.0.0.1", port, backlog=4096)).serve_forever()
+
+
+async def tunnel_clients(count, port):
+    """WebSockets over TLS; each sends its next number once a second, and wants it back."""
+    context = ssl.create_default_context()
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.minimum_version = ssl.TLSVersion.TLSv1_3
+    facts = {"ended": 0, "wrong": 0, "echoes": 0, "slowest_s": 0.0}
+    over = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, over.set)
+
+    async def open_one():
+        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
+        writer.write(held.UPGRADE.replace("/sub", "/ws").encode())
+        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
+        return reader, writer
+
+    async def talk(reader, writer, offset):
+        number = 0
+        await asyncio.sleep(offset)
+        try:
+            while not over.is_set():
+                at, frame = time.monotonic(), struct.pack("!BBIQ", 0x82, 0x88, 0, number)
+                writer.write(frame)
+                facts["wrong"] += await reader.readexactly(len(frame)) != frame
+                facts["echoes"] += 1
+                facts["slowest_s"] = round(max(facts["slowest_s"], time.monotonic() - at), 3)
+                number += 1
+                await asyncio.sleep(1)
+        except (OSError, asyncio.IncompleteReadError):
+            facts["ended"] += 1
+
+    clients = []
+    for begin in range(0, count, 50):
+        clients += await asyncio.gather(*(open_one() for _ in range(min(50, count - begin))))
+    print("open", len(clients), flush=True)
+    talks = [asyncio.create_task(talk(*client, at / count)) for at, client in enumerate(clients)]
+    await over.wait()
+    await asyncio.wait(talks, timeout=10)
+    print(json.dumps(facts), flush=True)
+
+
+if __name__ == "__main__":
+    resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
+    if sys.argv[1:2] == ["--echo"]:
+        asyncio.run(echo(int(sys.argv[2])))
+    elif sys.argv[1:2] == ["--tunnel-clients"]:
+        asyncio.run(tunnel_clients(int(sys.argv[2]), int(sys.argv[3])))
+    else:
+        main()
