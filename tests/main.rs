@@ -130,6 +130,7 @@ mod upgrade;
 mod upgrade_mqtt;
 mod upgrade_tls;
 mod upgrade_tunnels;
+mod upgrade_tunnels_tls;
 mod upstream_names;
 mod variables_bounds;
 mod vhost_traffic_status;

@@ -256,6 +256,24 @@ fn each_message_is_heard_once_while_binaries_change() {
     }
 }
 
+/// What is under way to it is more than one record takes.
+#[test]
+fn a_client_that_cannot_go_is_told_to_come_again() {
+    for events in ["", "worker_parked_connections off;"] {
+        let broker = start(events);
+        let mut client = broker.connect(&Connect::three("large"));
+        assert_eq!(client.subscribe("room/1", 1), 1);
+        let large = "x".repeat(900_000);
+        for _ in 0..3 {
+            broker.post("room/1", &large);
+            let (message, id) = hear_unconfirmed(&mut client);
+            assert!(message.len() > large.len() && id.is_some());
+        }
+        broker.server.upgrade();
+        assert!(client.client.is_closed());
+    }
+}
+
 #[test]
 fn a_client_without_a_place_in_the_new_configuration_is_sent_away_and_finds_its_session() {
     let broker = start("");

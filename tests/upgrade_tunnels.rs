@@ -132,3 +132,28 @@ fn a_tunnel_without_a_place_in_the_new_configuration_stays_until_it_ends() {
     drop(tunnel);
     end(&server, old);
 }
+
+#[test]
+fn tunnels_to_whom_a_request_has_named_go_on_too() {
+    let back = backend();
+    let location = "/named { proxy_pass http://$arg_to; } location /off { return 204; } }
+         server { listen 127.0.0.1:@PORT@; server_name 127.0.0.1; tunnel_pass; allow 127.0.0.1; deny all; location /ws";
+    let (server, _) = start(location);
+    let mut named = server.open(&format!("/named?to=127.0.0.1:{back}"), HEADERS);
+    says(&mut named, "before");
+    let mut connected = server.connect();
+    connected.send(format!("CONNECT 127.0.0.1:{back} HTTP/1.1\r\nHost: a\r\n\r\n"));
+    assert_eq!(connected.read_response(true).unwrap().status, 200);
+    connected.send("GET / HTTP/1.1\r\n\r\n");
+    assert_eq!(connected.read_response(true).unwrap().status, 101);
+    for round in 0..2 {
+        says(&mut connected, "just now");
+        server.upgrade();
+        says(&mut named, &format!("after {round}"));
+        says(&mut connected, &format!("after {round}"));
+    }
+    drop((named, connected));
+    let line = format!("101 127.0.0.1:{back} ");
+    assert!(wait(|| server.read("logs/all.log").contains(&line)), "{}", server.read("logs/all.log"));
+    assert_eq!(server.error_log().matches("[alert]").count(), 0, "{}", server.error_log());
+}

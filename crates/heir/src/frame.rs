@@ -1,7 +1,9 @@
 //! The frames themselves.
 
 use crate::word::{Reader, Writer};
-use crate::{Kind, MOST_BYTES, MOST_CHANNELS, MOST_FILES, MOST_NAMES, MOST_RECORDS, MOST_SECRET, VERSION};
+use crate::{
+    Kind, MOST_BYTES, MOST_CHANNELS, MOST_FILES, MOST_NAMES, MOST_RECORDS, MOST_SECRET, MOST_SECRETS, VERSION,
+};
 
 const READY: u8 = 1;
 const CHANNELS: u8 = 2;
@@ -60,7 +62,7 @@ pub enum Frame<'b> {
     Batch(Vec<Record<'b>>),
     /// Which records of the batch were taken.
     Answer(Vec<bool>),
-    /// What the connections of the batch behind it are encrypted with, for each record; nothing for those that are plain. A frame of its
+    /// What the connections of the batch behind it are encrypted with, for each descriptor; nothing for those that are plain. A frame of its
     /// own, so that nothing else has to be overwritten once it is used.
     Keys(Vec<Secret<'b>>),
 }
@@ -273,7 +275,7 @@ fn read<'b>(kind: u8, r: &mut Reader<'b>) -> Option<Frame<'b>> {
         })?),
         ANSWER => Frame::Answer(r.list(MOST_RECORDS, Reader::flag)?),
         KEYS => {
-            Frame::Keys(r.list(MOST_RECORDS, |r| r.bytes().filter(|secret| secret.len() <= MOST_SECRET).map(Secret))?)
+            Frame::Keys(r.list(MOST_SECRETS, |r| r.bytes().filter(|secret| secret.len() <= MOST_SECRET).map(Secret))?)
         }
         _ => return None,
     })
@@ -451,6 +453,10 @@ mod tests {
         let long = Frame::Keys(vec![Secret(&[b'x'; MOST_SECRET + 1])]);
         assert_eq!(Frame::read(&long.write()), Err(Unreadable::Content(KEYS)));
         assert!(!format!("{long:?}").contains("120"), "{long:?}");
+        let many = |count| Frame::Keys(vec![Secret(&[b'x'; MOST_SECRET]); count]).write();
+        assert!(Frame::read(&many(MOST_SECRETS)).is_ok());
+        assert!(many(MOST_SECRETS).len() < 32 * 1024, "one packet takes them");
+        assert_eq!(Frame::read(&many(MOST_SECRETS + 1)), Err(Unreadable::Content(KEYS)));
     }
 
     proptest! {

@@ -18,15 +18,17 @@ pub use terms::Terms;
 pub use word::{Reader, Writer};
 
 /// Stands first in each frame. Another one is another language.
-pub const VERSION: u8 = 3;
+pub const VERSION: u8 = 4;
 /// Records of a batch: with two descriptors each they fit into one packet of the kernel's (253).
 pub const MOST_RECORDS: usize = 120;
 /// Descriptors of a record: a connection's, and its peer's of a tunnel.
 pub const MOST_FILES: u8 = 2;
 /// Bytes of a record: a request's head, what a client has said and not been told yet.
 pub const MOST_BYTES: usize = 16 * 1024 * 1024;
-/// Bytes of a record's keys: with [`MOST_RECORDS`] of them they fit into one packet of any line.
-pub const MOST_SECRET: usize = 160;
+/// Bytes of a connection's keys: with [`MOST_SECRETS`] of them they fit into one packet of any line.
+pub const MOST_SECRET: usize = 128;
+/// Connections of a batch, each with its descriptor.
+pub const MOST_SECRETS: usize = MOST_RECORDS * MOST_FILES as usize;
 /// Names of one kind in a table: variables, servers, locations, addresses.
 pub const MOST_NAMES: usize = 1 << 20;
 /// Channels of a frame, and messages of a channel in it.

@@ -133,6 +133,10 @@ pub trait Resident {
     fn travel(&mut self, _rest: &[u8]) -> Option<Papers> {
         None
     }
+    /// What its connection is encrypted with, where it goes with another one; nothing for one that is plain. None: it cannot go.
+    fn goes_along(&self) -> Option<Option<SecretBytes>> {
+        Some(None)
+    }
     /// Where the connection stands that goes with it.
     fn companion(&self) -> Option<u32> {
         None
@@ -167,19 +171,24 @@ impl Ready {
         Ready { fd, cover: None }
     }
 
-    /// What has come from another process, and its second descriptor. None: it is no connection.
+    /// What has come from another process, and the connection that came with it, each with what it is encrypted with. None: it is no
+    /// connection.
     pub fn arrived(
-        files: Vec<OwnedFd>,
-        secrets: Option<SecretBytes>,
+        files: impl IntoIterator<Item = (OwnedFd, Option<SecretBytes>)>,
         sealed: &[u8],
-    ) -> Option<(Ready, Option<OwnedFd>)> {
+    ) -> Option<(Ready, Option<Ready>)> {
         let mut files = files.into_iter();
-        let fd = files.next()?;
+        let (fd, secrets) = files.next()?;
         let cover = match secrets {
             Some(secrets) => Some(Cover::read(secrets, sealed)?),
             None => None,
         };
-        Some((Ready { fd, cover }, files.next()))
+        let companion = match files.next() {
+            Some((fd, Some(secrets))) => Some(Ready { fd, cover: Some(Cover::at_rest(secrets)?) }),
+            Some((fd, None)) => Some(Ready::plain(fd)),
+            None => None,
+        };
+        Some((Ready { fd, cover }, companion))
     }
 
     /// Whether it can be parked here and now.
@@ -217,10 +226,17 @@ pub fn take(from: &mut Socket, departs: bool) -> Option<Ready> {
 pub fn send_off(all: Vec<(Ready, Box<dyn Resident>)>, rest: &[u8]) {
     let (files, mut residents): (Vec<_>, Vec<_>) =
         all.into_iter().map(|(ready, resident)| ready.cover(resident)).unzip();
-    match residents.first_mut().and_then(|first| first.travel(rest)) {
+    let papers = residents.first_mut().and_then(|first| first.travel(rest));
+    match papers.and_then(|papers| with_companion(papers, residents.get(1).map(|other| &**other))) {
         Some(papers) => departure::send(traveller(papers, files, residents)),
-        None => stay_all(files, residents, Stay::Unanswered),
+        None => stay_all(files, residents, Stay::Untold),
     }
+}
+
+/// Adds what the connection is encrypted with that goes with another one. None: it cannot go.
+fn with_companion(papers: Papers, companion: Option<&dyn Resident>) -> Option<Papers> {
+    let secrets = companion.map_or(Some(None), Resident::goes_along)?;
+    Some(Papers { companion: secrets, ..papers })
 }
 
 /// On their way, with what they are here.

@@ -50,7 +50,10 @@ impl Socket {
 
     /// The same, of one that has been a connection to a peer before.
     pub fn of_peer(mut self) -> Socket {
-        self.interest = Interest::Peer;
+        match &mut self.state {
+            State::Tls(tls) => tls.socket_mut().interest = Interest::Peer,
+            _ => self.interest = Interest::Peer,
+        }
         self
     }
 
@@ -147,6 +150,11 @@ impl Socket {
     /// Whether [`Socket::freeze`] takes it apart now, as far as it is this socket's business.
     pub fn may_freeze(&mut self) -> bool {
         self.tls_mut().is_none_or(Tls::may_freeze)
+    }
+
+    /// Whether [`Socket::may_freeze`] may say so at another time.
+    pub fn can_freeze(&self) -> bool {
+        self.tls().is_none_or(Tls::can_freeze)
     }
 
     /// The descriptor, and what is needed to go on with TLS on it, or the socket as it is.

@@ -13,12 +13,12 @@ use super::pool;
 use super::socket::Socket;
 use crate::tls::notes::{self, Traffic};
 use record_layer::Layer;
-use records::{Say, Sink, Step, absorb, absorb_own};
+use records::{Say, Sink, Step, absorb, absorb_own, count, update};
 use rustls::client::UnbufferedClientConnection;
 use rustls::pki_types::ServerName;
 use rustls::server::UnbufferedServerConnection;
 use rustls::unbuffered::WriteTraffic;
-use rustls::{ClientConfig, CommonState, Error, ProtocolVersion};
+use rustls::{ClientConfig, CommonState, Error, ExtractedSecrets, ProtocolVersion};
 use secrets::{Secrets, Suite};
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd};
@@ -62,6 +62,25 @@ pub struct Tls {
     pub early: bool,
     /// What its keys come from, where it can be parked.
     traffic: Option<Box<Traffic>>,
+    updates: Updates,
+}
+
+/// What the library does not tell of changes of keys: when the other side wants ours to change, that is said with what is written next, and
+/// nothing asks for it before. A connection that is taken from the library in between would speak with keys that the other side does not know.
+#[derive(Clone, Copy, Default)]
+struct Updates {
+    /// Perhaps something is to be said: records have come that were neither plain bytes nor tickets, and nothing was written since.
+    is_owed: bool,
+    /// We have asked the other side for an update: one such record is its answer.
+    is_awaited: bool,
+}
+
+impl Updates {
+    /// So many such records have come.
+    fn heard(&mut self, count: usize) {
+        let answers = usize::from(count > 0 && std::mem::take(&mut self.is_awaited));
+        self.is_owed |= count > answers;
+    }
 }
 
 /// The accepting end of an idle connection, on its way to another thread.
@@ -69,6 +88,7 @@ pub struct Moving {
     end: End,
     piece: usize,
     traffic: Option<Box<Traffic>>,
+    updates: Updates,
 }
 
 enum End {
@@ -93,6 +113,24 @@ impl End {
     fn is_handshaking(&self) -> bool {
         self.library().is_some_and(CommonState::is_handshaking)
     }
+
+    /// How many tickets have come to the library; none before its handshake is over.
+    fn settled(&self) -> Option<u32> {
+        match self {
+            End::Server(c) => (!c.is_handshaking()).then_some(0),
+            End::Client(c, _) => (!c.is_handshaking()).then(|| c.tls13_tickets_received()),
+            End::Own(_) | End::Moved => None,
+        }
+    }
+
+    /// What the library's records are made with: it lets go of the connection.
+    fn into_secrets(self) -> Option<ExtractedSecrets> {
+        match self {
+            End::Server(c) => c.dangerous_into_kernel_connection().ok().map(|(secrets, _)| secrets),
+            End::Client(c, _) => c.dangerous_into_kernel_connection().ok().map(|(secrets, _)| secrets),
+            End::Own(_) | End::Moved => None,
+        }
+    }
 }
 
 impl Tls {
@@ -104,7 +142,7 @@ impl Tls {
     /// The accepting end of a connection that another thread had.
     pub fn moved(socket: Socket, keys: Moving) -> Box<Tls> {
         let mut tls = Tls::new(socket, keys.end, Vec::new(), keys.piece);
-        tls.traffic = keys.traffic;
+        (tls.traffic, tls.updates) = (keys.traffic, keys.updates);
         tls
     }
 
@@ -125,7 +163,7 @@ impl Tls {
             return None;
         }
         let end = self.take_end();
-        let moving = Moving { end, piece: self.piece, traffic: self.traffic.take() };
+        let moving = Moving { end, piece: self.piece, traffic: self.traffic.take(), updates: self.updates };
         Some((std::mem::replace(&mut self.socket, Socket::none()), moving))
     }
 
@@ -137,14 +175,15 @@ impl Tls {
         }
         let secrets = match self.take_end() {
             End::Own(layer) => layer.secrets().clone(),
-            End::Server(c) => {
-                let suite = Suite::of(c.negotiated_cipher_suite()?.suite())?;
+            End::Moved => return None,
+            library => {
+                let suite = Suite::of(library.library()?.negotiated_cipher_suite()?.suite())?;
+                let is_client = matches!(library, End::Client(..));
                 let first = self.traffic.take()?;
                 // From here on there is no way back: it is over where this fails.
-                let (now, _) = c.dangerous_into_kernel_connection().ok()?;
-                Secrets::of(suite, &first, &now, self.piece)?
+                let now = library.into_secrets()?;
+                Secrets::of(suite, is_client, &first, &now, self.piece)?
             }
-            End::Client(..) | End::Moved => return None,
         };
         Some((std::mem::replace(&mut self.socket, Socket::none()), secrets))
     }
@@ -155,31 +194,44 @@ impl Tls {
             return false;
         }
         // The tickets of the handshake wait for the first answer, of which there is none yet for who has only asked.
-        if !self.broken && self.process(None, Say::Nothing).is_ok() {
+        if !self.broken && self.process(None, Say::Nothing).is_ok() && self.say_update().is_ok() {
             let _ = self.flush_now(false);
         }
         // What the library has to say would be lost with it.
         self.is_at_rest() && self.can_freeze() && !self.end.library().is_some_and(CommonState::wants_write)
     }
 
+    /// Whatever the library has to say of keys is said now.
+    fn say_update(&mut self) -> Result<(), Error> {
+        if !self.updates.is_owed || !self.is_at_rest() {
+            return Ok(());
+        }
+        match &mut self.end {
+            End::Server(c) => update(c.process_tls_records(&mut []))?,
+            End::Client(c, _) => update(c.process_tls_records(&mut []))?,
+            End::Own(_) | End::Moved => {}
+        }
+        self.updates = Updates { is_owed: false, is_awaited: true };
+        self.process(None, Say::Nothing).map(drop)
+    }
+
     /// Whether [`Tls::freeze`] takes it apart, as far as that depends on what was agreed.
-    fn can_freeze(&self) -> bool {
+    pub fn can_freeze(&self) -> bool {
         match &self.end {
-            End::Own(_) => true,
-            End::Server(c) => {
+            End::Own(layer) => layer.is_at_rest(),
+            end => end.library().is_some_and(|c| {
                 let suite = c.negotiated_cipher_suite().and_then(|suite| Suite::of(suite.suite()));
                 let is_known = suite.is_some() && self.traffic.is_some();
                 is_known && c.protocol_version() == Some(ProtocolVersion::TLSv1_3)
-            }
-            End::Client(..) | End::Moved => false,
+            }),
         }
     }
 
-    /// Nothing is under way in either direction, and the end is one that may leave.
+    /// Nothing is under way in either direction.
     fn is_at_rest(&self) -> bool {
         let is_empty = self.incoming.is_empty() && self.outgoing.is_empty() && self.plain.is_empty();
-        let is_ours = matches!(self.end, End::Server(_) | End::Own(_));
-        is_empty && is_ours && !self.ended && !self.silent && !self.broken && !self.end.is_handshaking()
+        let is_here = !matches!(self.end, End::Moved);
+        is_empty && is_here && !self.ended && !self.silent && !self.broken && !self.end.is_handshaking()
     }
 
     /// What is left says nothing any more, no goodbye either.
@@ -228,6 +280,7 @@ impl Tls {
             broken: false,
             early: false,
             traffic: None,
+            updates: Updates::default(),
         })
     }
 
@@ -260,8 +313,9 @@ impl Tls {
         let mut said = false;
         loop {
             let Tls { end, incoming, at, outgoing, plain, piece, early, .. } = self;
+            let before = end.settled();
             let bytes = &mut incoming[*at..];
-            let mut sink = Sink { outgoing, plain: buf.as_deref_mut(), rest: plain };
+            let mut sink = Sink { outgoing, plain: buf.as_deref_mut(), rest: plain, heard: 0 };
             let (discard, result) = match end {
                 End::Own(layer) => {
                     said = !matches!(say, Say::Nothing);
@@ -292,6 +346,12 @@ impl Tls {
                 }
                 End::Moved => unreachable!("{GONE}"),
             };
+            let heard = sink.heard;
+            if let Some(tickets) = before {
+                self.note_updates(discard, heard, tickets);
+                // What is written takes along what is to be said.
+                self.updates.is_owed &= !(said && matches!(say, Say::Bytes(_)));
+            }
             self.at += discard;
             if self.at == self.incoming.len() {
                 self.incoming.clear();
@@ -315,10 +375,21 @@ impl Tls {
         }
     }
 
+    /// Of this many bytes the library made so many records of plain bytes, and before that had taken so many tickets.
+    fn note_updates(&mut self, used: usize, plain: usize, tickets: u32) {
+        if used == 0 {
+            return;
+        }
+        let tickets = self.end.settled().unwrap_or(tickets).saturating_sub(tickets) as usize;
+        let records = count(&self.incoming[self.at..self.at + used]);
+        // Where they are not to be told apart there may have been one.
+        self.updates.heard(records.map_or(1, |records| records.saturating_sub(plain + tickets)));
+    }
+
     /// After an error: what the library has to say to the other side. It must see no more bytes.
     fn take_alert(&mut self) {
         let Tls { end, outgoing, plain, .. } = self;
-        let mut sink = Sink { outgoing, plain: None, rest: plain };
+        let mut sink = Sink { outgoing, plain: None, rest: plain, heard: 0 };
         while end.library().is_some_and(CommonState::wants_write) {
             let (_, result) = match end {
                 End::Server(c) => absorb(c.process_tls_records(&mut []), &mut sink, |_, _| Ok(()), |_, _| Ok(())),
@@ -334,15 +405,14 @@ impl Tls {
 
     /// Takes one step of the handshake with the bytes that are there, without reading or writing any.
     pub fn advance(&mut self) -> io::Result<()> {
-        self.process(None, Say::Nothing).map_err(broken)?;
+        let result = self.process(None, Say::Nothing);
         self.note_traffic();
-        Ok(())
+        result.map(drop).map_err(broken)
     }
 
+    /// What the library has noted was of this connection, and is not to be found by the next one.
     fn note_traffic(&mut self) {
-        if matches!(self.end, End::Server(_))
-            && let Some(traffic) = notes::take_traffic()
-        {
+        if let Some(traffic) = notes::take_traffic() {
             self.traffic = Some(traffic);
         }
     }
@@ -357,8 +427,7 @@ impl Tls {
             if ready!(self.poll_more(cx))? == 0 {
                 return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
             }
-            self.process(None, Say::Nothing).map_err(broken)?;
-            self.note_traffic();
+            self.advance()?;
         }
         Poll::Ready(Ok(()))
     }

@@ -243,6 +243,9 @@ fn try_build(
         None => builder.with_no_client_auth(),
         Some(pair) => builder.with_client_cert_resolver(Arc::new(OneCertificate(Arc::new(pair)))),
     };
+    // A tunnel that is to be parked, or goes on in another process, goes on without the library (`connection::tls`).
+    config.enable_secret_extraction = true;
+    config.key_log = Arc::new(notes::NoteSecrets);
     config.enable_sni = *conf.server_name;
     config.resumption = match *conf.session_reuse {
         true => Resumption::store(Arc::new(Sessions::default())),

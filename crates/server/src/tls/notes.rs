@@ -24,8 +24,8 @@ pub struct Notes {
 
 /// What the keys of a TLS 1.3 connection come from at first: for one that is to be parked (`connection::tls::secrets`).
 pub struct Traffic {
-    ours: [u8; MOST_SECRET],
-    theirs: [u8; MOST_SECRET],
+    server: [u8; MOST_SECRET],
+    client: [u8; MOST_SECRET],
     length: u8,
 }
 
@@ -58,19 +58,19 @@ pub fn take(into: &mut Notes) {
 
 impl Traffic {
     /// Of what the server sends.
-    pub fn ours(&self) -> &[u8] {
-        &self.ours[..usize::from(self.length)]
+    pub fn server(&self) -> &[u8] {
+        &self.server[..usize::from(self.length)]
     }
 
     /// Of what the client sends.
-    pub fn theirs(&self) -> &[u8] {
-        &self.theirs[..usize::from(self.length)]
+    pub fn client(&self) -> &[u8] {
+        &self.client[..usize::from(self.length)]
     }
 }
 
 impl Drop for Traffic {
     fn drop(&mut self) {
-        [&mut self.ours, &mut self.theirs].into_iter().for_each(|secret| secret.zeroize());
+        [&mut self.server, &mut self.client].into_iter().for_each(|secret| secret.zeroize());
     }
 }
 
@@ -83,8 +83,8 @@ pub fn take_traffic() -> Option<Box<Traffic>> {
 #[derive(Debug)]
 pub struct NoteSecrets;
 
-const OURS: &str = "SERVER_TRAFFIC_SECRET_0";
-const THEIRS: &str = "CLIENT_TRAFFIC_SECRET_0";
+const SERVER: &str = "SERVER_TRAFFIC_SECRET_0";
+const CLIENT: &str = "CLIENT_TRAFFIC_SECRET_0";
 
 impl KeyLog for NoteSecrets {
     fn log(&self, label: &str, _: &[u8], secret: &[u8]) {
@@ -93,16 +93,16 @@ impl KeyLog for NoteSecrets {
             return;
         }
         TRAFFIC.with_borrow_mut(|noted| {
-            let empty = || Box::new(Traffic { ours: [0; MOST_SECRET], theirs: [0; MOST_SECRET], length: 0 });
+            let empty = || Box::new(Traffic { server: [0; MOST_SECRET], client: [0; MOST_SECRET], length: 0 });
             let noted = noted.get_or_insert_with(empty);
-            let into = if label == OURS { &mut noted.ours } else { &mut noted.theirs };
+            let into = if label == SERVER { &mut noted.server } else { &mut noted.client };
             into[..length].copy_from_slice(secret);
             noted.length = length as u8;
         });
     }
 
     fn will_log(&self, label: &str) -> bool {
-        label == OURS || label == THEIRS
+        label == SERVER || label == CLIENT
     }
 }
 

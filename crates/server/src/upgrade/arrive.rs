@@ -43,9 +43,11 @@ pub(super) async fn run(line: OwnedFd) {
                 let mut keys = std::mem::take(&mut keys).into_iter();
                 let take = |record: &Record<'_>| {
                     let own: Vec<OwnedFd> = files.by_ref().take(record.files.into()).collect();
-                    let secrets = keys.next().flatten();
+                    let secrets = keys.by_ref().take(record.files.into());
+                    let secrets: Vec<Option<SecretBytes>> =
+                        secrets.chain(std::iter::repeat_with(|| None)).take(own.len()).collect();
                     // Some are missing where this process has too many open.
-                    own.len() == usize::from(record.files) && go_on(record, own, secrets, &known)
+                    own.len() == usize::from(record.files) && go_on(record, own.into_iter().zip(secrets), &known)
                 };
                 let taken = Frame::Answer(records.iter().map(take).collect());
                 if link.say(&taken.write(), Vec::new()).await.is_err() {
@@ -59,7 +61,7 @@ pub(super) async fn run(line: OwnedFd) {
 }
 
 /// Goes on with a connection. False: it has no place here.
-fn go_on(record: &Record<'_>, files: Vec<OwnedFd>, secrets: Option<SecretBytes>, known: &Known) -> bool {
+fn go_on(record: &Record<'_>, files: impl Iterator<Item = (OwnedFd, Option<SecretBytes>)>, known: &Known) -> bool {
     let mut r = Reader::new(record.bytes);
     let found = r.number().and_then(|generation| known.get(&generation));
     let Some((terms, snapshot)) = found else { return false };
@@ -67,7 +69,7 @@ fn go_on(record: &Record<'_>, files: Vec<OwnedFd>, secrets: Option<SecretBytes>,
     if record.kind == Some(Kind::Session) {
         return nchan::mqtt::session_arrives(r).is_some();
     }
-    let Some((ready, more)) = Ready::arrived(files, secrets, record.sealed) else { return false };
+    let Some((ready, more)) = Ready::arrived(files, record.sealed) else { return false };
     match (record.kind, more) {
         (Some(Kind::Idle), None) => http1::parked::arrive(r, ready, terms, snapshot).is_some(),
         (Some(Kind::Subscriber), None) => nchan::arrive(r, ready, terms, snapshot).is_some(),

@@ -116,7 +116,8 @@ impl Way {
             files.extend(own.iter().map(|fd| fd.clone() as Handle));
             others.push((own, stay, papers));
         }
-        let answer = self.ask(frame.done(), files, &others.iter().map(|(.., papers)| papers).collect::<Vec<_>>()).await;
+        let all: Vec<_> = others.iter().map(|(own, _, papers)| (papers, own.len())).collect();
+        let answer = self.ask(frame.done(), files, &all).await;
         let taken = answer.as_ref().map_or(&[][..], Vec::as_slice);
         for (number, (own, stay, _)) in others.into_iter().enumerate() {
             let why = match taken.get(number) {
@@ -132,18 +133,25 @@ impl Way {
         answer.map(drop)
     }
 
-    async fn ask(&mut self, frame: Vec<u8>, files: Vec<Handle>, all: &[&departure::Papers]) -> io::Result<Vec<bool>> {
+    /// Has an answer for papers with their descriptors.
+    async fn ask(
+        &mut self,
+        frame: Vec<u8>,
+        files: Vec<Handle>,
+        all: &[(&departure::Papers, usize)],
+    ) -> io::Result<Vec<bool>> {
         let (number, told) = (self.next, &mut self.told);
         let link = &mut self.links[number];
-        for papers in all {
+        for (papers, _) in all {
             let generation = Reader::new(&papers.bytes).number().unwrap_or(0);
             if told.insert((number, generation)) {
                 link.say(&papers.names.table(), Vec::new()).await?;
             }
         }
-        if all.iter().any(|papers| papers.cover.is_some()) {
-            let secrets = all.iter().map(|papers| papers.cover.as_ref().map_or(&[][..], |cover| &cover.secrets));
-            let mut keys = Frame::Keys(secrets.map(Secret).collect()).write();
+        let secrets = all.iter().flat_map(|(papers, files)| papers.secrets().into_iter().take(*files));
+        let secrets: Vec<Secret<'_>> = secrets.map(Secret).collect();
+        if secrets.iter().any(|secret| !secret.0.is_empty()) {
+            let mut keys = Frame::Keys(secrets).write();
             let said = link.say_secret(&keys).await;
             keys[..].zeroize();
             said?;

@@ -301,26 +301,33 @@ fn settle_one(r: &mut heir::Reader<'_>) -> Option<()> {
     Some(())
 }
 
-/// A peer for another process: its group, its server as it was written, its address, and which of several lines with that. None: nobody
-/// knows it any more.
-pub fn write(peer: &Peer, w: &mut heir::Writer) -> Option<()> {
+/// A peer for another process: its group, its server as it was written, its address, and which of several lines with that. One that was
+/// found out for a request alone has no group.
+pub fn write(peer: &Peer, w: &mut heir::Writer) {
     let guard = STATES.lock().expect("nothing panics while it is locked");
     let is_it = |state: &Weak<PeerState>| std::ptr::eq(state.as_ptr(), Arc::as_ptr(&peer.state));
-    let ((group, _, ordinal), _) = guard.iter().flatten().find(|(_, state)| is_it(state))?;
-    w.bytes(group.as_bytes());
-    w.number(*ordinal as u64);
+    let known = guard.iter().flatten().find(|(_, state)| is_it(state));
+    w.flag(known.is_some());
+    if let Some(((group, _, ordinal), _)) = known {
+        w.bytes(group.as_bytes());
+        w.number(*ordinal as u64);
+    }
     w.bytes(peer.server.as_bytes());
     write_address(&peer.address, w);
-    Some(())
 }
 
 /// What [`write()`] of another process wrote: with what is known of that peer here, be it in its group still or not.
 pub fn read(r: &mut heir::Reader<'_>) -> Option<Arc<Peer>> {
-    let group = std::str::from_utf8(r.bytes()?).ok()?;
-    let ordinal = usize::try_from(r.number()?).ok()?;
+    let known = match r.flag()? {
+        true => Some((std::str::from_utf8(r.bytes()?).ok()?, usize::try_from(r.number()?).ok()?)),
+        false => None,
+    };
     let server = std::str::from_utf8(r.bytes()?).ok()?;
     let address = read_address(r)?;
-    Some(Arc::new(Peer::new(group, server, address, ordinal)))
+    Some(Arc::new(match known {
+        Some((group, ordinal)) => Peer::new(group, server, address, ordinal),
+        None => Peer::with_state(server, address, Arc::default()),
+    }))
 }
 
 /// The numbers of a group's states that have connections in use, also of peers that are no more in it. `group`: its key.

@@ -207,8 +207,9 @@ impl Tunnel {
             && self.down.is_empty()
             && self.up.is_empty()
             && self.kept.may_go()
-            && self.answer.connection.socket.tls().is_none()
+            && self.answer.connection.socket.can_freeze()
             && self.socket.may_freeze()
+            && self.answer.connection.socket.may_freeze()
     }
 
     /// Waits until it is silent, or for the end of its time.

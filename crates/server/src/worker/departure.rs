@@ -16,6 +16,8 @@ pub enum Stay {
     Unanswered,
     /// The other process has no use for it, or no place that it belongs to.
     Refused,
+    /// There is no telling another process of it: it goes on as before, and is not asked again.
+    Untold,
 }
 
 /// What numbers in a record mean: a configuration.
@@ -36,6 +38,21 @@ pub struct Papers {
     pub names: Rc<dyn Names>,
     /// Of a connection of TLS: what goes beside all that.
     pub cover: Option<CoverPapers>,
+    /// The same of the connection that goes with it, on which nothing is under way: what it is encrypted with.
+    pub companion: Option<SecretBytes>,
+}
+
+impl Papers {
+    /// Of a connection that is plain, as far as is known.
+    pub fn new(kind: Kind, bytes: Vec<u8>, names: Rc<dyn Names>) -> Papers {
+        Papers { kind, bytes, names, cover: None, companion: None }
+    }
+
+    /// What each of its descriptors is encrypted with; nothing for those that are plain.
+    pub fn secrets(&self) -> [&[u8]; 2] {
+        let own = self.cover.as_ref().map(|cover| &cover.secrets);
+        [own, self.companion.as_ref()].map(|secrets| secrets.map_or(&[][..], |secrets| secrets))
+    }
 }
 
 /// What goes on with TLS on a connection.

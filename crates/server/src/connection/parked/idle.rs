@@ -148,7 +148,7 @@ impl<B: Between> Resident for Idle<B> {
         whose.write(&mut w);
         w.number(self.until_ms.saturating_sub(clock::monotonic_ms()).max(1));
         let may_go = session.write(&mut w);
-        may_go.then(|| Papers { kind: B::KINDS.1, bytes: w.done(), names, cover: None })
+        may_go.then(|| Papers::new(B::KINDS.1, w.done(), names))
     }
 
     fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {
@@ -156,7 +156,7 @@ impl<B: Between> Resident for Idle<B> {
         if why == Stay::Refused {
             self.inside.iter_mut().for_each(|(_, session)| session.refused());
         }
-        if why == Stay::Unanswered || B::SAYS_GOODBYE {
+        if why != Stay::Refused || B::SAYS_GOODBYE {
             self.leave(ready.into_socket());
         }
     }

@@ -2,7 +2,9 @@
 
 use super::bill;
 use super::table::{Place, Table};
-use super::{CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller};
+use super::{
+    CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion,
+};
 use crate::worker::counters;
 use crate::worker::departure::Traveller;
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
@@ -183,7 +185,14 @@ impl Lot {
             };
             // What is left to say is the resident's from here on.
             self.slow.remove(&number);
-            let together = [Some(number), place.resident.companion()];
+            let companion = place.resident.companion();
+            let other = companion.and_then(|number| self.table.get(number)).map(|place| &*place.resident);
+            let Some(papers) = with_companion(papers, other) else {
+                self.looks.push_back(number);
+                *from += 1;
+                continue;
+            };
+            let together = [Some(number), companion];
             let Some(files) = self.bring_back(together) else {
                 // No descriptor is free: the next look finds them where they are.
                 self.looks.push_back(number);

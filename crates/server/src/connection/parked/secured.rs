@@ -75,6 +75,11 @@ impl Cover {
         r.is_done().then(|| Cover { secrets, work: Work::of(incoming, answer, plain) })
     }
 
+    /// The same of one on which nothing was under way.
+    pub(super) fn at_rest(secrets: SecretBytes) -> Option<Cover> {
+        Secrets::from_bytes(&secrets).map(|_| Cover { secrets, work: None })
+    }
+
     /// For another process.
     fn papers(&self) -> CoverPapers {
         let mut w = heir::Writer::default();
@@ -304,6 +309,11 @@ impl Resident for Secured {
         Some(papers)
     }
 
+    fn goes_along(&self) -> Option<Option<SecretBytes>> {
+        let is_at_rest = self.cover.work.as_ref().is_none_or(|work| work.is_idle());
+        (is_at_rest && !self.is_lost()).then(|| Some(SecretBytes::copy(&self.cover.secrets)))
+    }
+
     fn companion(&self) -> Option<u32> {
         self.inner.companion()
     }
@@ -359,7 +369,7 @@ mod tests {
 
     fn secrets() -> SecretBytes {
         let numbers = |bytes: &[u8]| bytes.repeat(8);
-        let head = [&[0x13, 0x01, 0x40, 0x00][..], &numbers(&[0]), &numbers(&[0])].concat();
+        let head = [&[0x13, 0x01, 0, 0x40, 0x00][..], &numbers(&[0]), &numbers(&[0])].concat();
         SecretBytes::copy(&[head, vec![7; 32], vec![7; 32]].concat())
     }
 

@@ -17,11 +17,18 @@ const MOST_SEALED: usize = MOST_PLAIN + 256;
 const ALERT: u8 = 21;
 const HANDSHAKE: u8 = 22;
 const DATA: u8 = 23;
+/// The message `new_session_ticket`, and how long it may be (section 4.6.1).
+const TICKET: u8 = 4;
+const MOST_TICKET: u32 = 4 + 4 + (1 + 255) + 2 * (2 + 65_535);
+/// Type, and length, of a message of the handshake.
+const MESSAGE_HEAD: usize = 4;
 /// The message `key_update`, and that the other side is to update, too.
 const KEY_UPDATE: u8 = 24;
 const REQUESTED: u8 = 1;
 /// So many updates one after the other, with nothing said in between, are only work.
 const MOST_UPDATES: u8 = 32;
+/// Likewise tickets.
+const MOST_TICKETS: u8 = 32;
 /// Likewise records without anything in them.
 const MOST_EMPTY: u8 = 32;
 /// A key of AES-GCM is good for 2^24.5 records (section 5.5): it is changed before.
@@ -65,7 +72,7 @@ impl fmt::Display for Fault {
             Fault::TooLarge => f.write_str("peer sent oversized record"),
             Fault::Unexpected => f.write_str("peer sent a record that has no place there"),
             Fault::Malformed => f.write_str("peer sent a malformed message"),
-            Fault::Flood => f.write_str("peer sent key updates or empty records only"),
+            Fault::Flood => f.write_str("peer sent key updates, tickets or empty records only"),
         }
     }
 }
@@ -99,8 +106,26 @@ pub struct Layer {
     theirs: Option<Key>,
     updates: u8,
     empty: u8,
+    tickets: u8,
+    message: Message,
     /// The other side wants new keys of us, before anything else is sent.
     owes_update: bool,
+}
+
+/// A message of a server that has not come whole.
+#[derive(Default)]
+struct Message {
+    head: [u8; MESSAGE_HEAD],
+    /// So many bytes of the head are there.
+    known: usize,
+    /// So many bytes behind the head are to come; nobody wants them.
+    left: u32,
+}
+
+impl Message {
+    fn has_begun(&self) -> bool {
+        self.known > 0 || self.left > 0
+    }
 }
 
 /// A key, made when its direction is used.
@@ -146,7 +171,21 @@ pub fn whole(bytes: &[u8]) -> Result<Option<usize>, Fault> {
 impl Layer {
     /// Goes on with a connection.
     pub fn new(secrets: Secrets) -> Layer {
-        Layer { secrets, ours: None, theirs: None, updates: 0, empty: 0, owes_update: false }
+        Layer {
+            secrets,
+            ours: None,
+            theirs: None,
+            updates: 0,
+            empty: 0,
+            tickets: 0,
+            message: Message::default(),
+            owes_update: false,
+        }
+    }
+
+    /// Whether [`Layer::secrets`] are all there is: the other side is not in the middle of a message, and is owed nothing.
+    pub fn is_at_rest(&self) -> bool {
+        !self.message.has_begun() && !self.owes_update
     }
 
     /// What is needed to go on elsewhere.
@@ -171,25 +210,76 @@ impl Layer {
         if plain.len() > MOST_PLAIN {
             return Err(Fault::TooLarge);
         }
+        if kind == DATA && self.message.has_begun() {
+            return Err(Fault::Unexpected);
+        }
         match kind {
             DATA if plain.is_empty() => {
                 self.empty += 1;
                 if self.empty > MOST_EMPTY { Err(Fault::Flood) } else { Ok(Heard::Nothing) }
             }
             DATA => {
-                (self.updates, self.empty) = (0, 0);
+                (self.updates, self.empty, self.tickets) = (0, 0, 0);
                 Ok(Heard::Bytes(plain))
             }
             ALERT => heard_alert(plain),
-            HANDSHAKE => self.heard_handshake(plain),
+            HANDSHAKE if self.secrets.is_client => self.heard_server(plain),
+            HANDSHAKE => self.heard_client(plain),
             _ => Err(Fault::Unexpected),
         }
     }
 
     /// The only message there is for a server after the handshake, which must be the last of its record (section 5.1). Five bytes that
     /// come in two records would be allowed, and nobody does that.
-    fn heard_handshake(&mut self, message: &[u8]) -> Result<Heard<'static>, Fault> {
+    fn heard_client(&mut self, message: &[u8]) -> Result<Heard<'static>, Fault> {
         let [KEY_UPDATE, 0, 0, 1, request] = *message else { return Err(Fault::Unexpected) };
+        self.heard_update(request)
+    }
+
+    /// What a server may say after the handshake: tickets for sessions, which nobody will resume here, several in a record or one in several;
+    /// and the same update, last of its record.
+    fn heard_server(&mut self, mut plain: &[u8]) -> Result<Heard<'static>, Fault> {
+        if plain.is_empty() {
+            return Err(Fault::Unexpected);
+        }
+        while !plain.is_empty() {
+            let Message { head, known, left } = &mut self.message;
+            if *left > 0 {
+                let skipped = plain.len().min(*left as usize);
+                *left -= skipped as u32;
+                plain = &plain[skipped..];
+                continue;
+            }
+            let taken = plain.len().min(MESSAGE_HEAD - *known);
+            head[*known..*known + taken].copy_from_slice(&plain[..taken]);
+            *known += taken;
+            plain = &plain[taken..];
+            if *known < MESSAGE_HEAD {
+                break;
+            }
+            *known = 0;
+            match *head {
+                [TICKET, high, middle, low] => {
+                    *left = u32::from_be_bytes([0, high, middle, low]);
+                    if *left > MOST_TICKET {
+                        return Err(Fault::Malformed);
+                    }
+                    self.tickets += 1;
+                    if self.tickets > MOST_TICKETS {
+                        return Err(Fault::Flood);
+                    }
+                }
+                [KEY_UPDATE, 0, 0, 1] => {
+                    let [request] = *plain else { return Err(Fault::Unexpected) };
+                    return self.heard_update(request);
+                }
+                _ => return Err(Fault::Unexpected),
+            }
+        }
+        Ok(Heard::Nothing)
+    }
+
+    fn heard_update(&mut self, request: u8) -> Result<Heard<'static>, Fault> {
         if request > REQUESTED {
             return Err(Fault::Malformed);
         }

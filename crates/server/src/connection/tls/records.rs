@@ -55,6 +55,8 @@ pub(super) struct Sink<'b> {
     /// Plain bytes go here as far as there is room, then to `rest`.
     pub(super) plain: Option<&'b mut Vec<u8>>,
     pub(super) rest: &'b mut Vec<u8>,
+    /// Records of plain bytes.
+    pub(super) heard: usize,
 }
 
 impl Sink<'_> {
@@ -104,6 +106,7 @@ pub(super) fn absorb<D>(
                 None => break Ok(Step::Again),
                 Some(Ok(record)) => {
                     discard += record.discard;
+                    sink.heard += 1;
                     sink.plain(record.payload);
                 }
                 Some(Err(e)) => break Err(e),
@@ -129,6 +132,24 @@ pub(super) fn absorb<D>(
         Ok(_) => Ok(Step::Blocked),
     };
     (discard, result)
+}
+
+/// Has the library say that it changes its keys, which it asks of the other side as well.
+pub(super) fn update<D>(status: UnbufferedStatus<'_, '_, D>) -> Result<(), Error> {
+    match status.state? {
+        ConnectionState::WriteTraffic(writer) => writer.refresh_traffic_keys(),
+        _ => Ok(()),
+    }
+}
+
+/// How many records these bytes are. None: they are something else by now, since the library puts messages together in its place.
+pub(super) fn count(mut bytes: &[u8]) -> Option<usize> {
+    let mut count = 0;
+    while let Some((head, rest)) = bytes.split_first_chunk::<5>() {
+        bytes = rest.get(usize::from(u16::from_be_bytes([head[3], head[4]]))..)?;
+        count += 1;
+    }
+    bytes.is_empty().then_some(count)
 }
 
 /// Encrypts `bytes`, a record for each `piece`.

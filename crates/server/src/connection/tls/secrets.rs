@@ -14,8 +14,8 @@ use zeroize::Zeroize;
 const MOST_UPDATES: usize = 64;
 /// Bytes of a key, at most.
 pub(super) const MOST_KEY: usize = 32;
-/// Cipher, payload of a record, and the two counts.
-const HEAD: usize = 2 + 2 + 8 + 8;
+/// Cipher, end, payload of a record, and the two counts.
+const HEAD: usize = 2 + 1 + 2 + 8 + 8;
 
 /// A cipher of TLS 1.3 with its hash.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -180,6 +180,8 @@ impl Drop for Key {
 pub struct Secrets {
     /// The cipher.
     pub suite: Suite,
+    /// We have asked, and the other side is the server: it may send tickets.
+    pub is_client: bool,
     /// Payload of a record, at most.
     pub piece: u16,
     /// What we send.
@@ -190,16 +192,27 @@ pub struct Secrets {
 
 impl Secrets {
     /// Those of a connection of the library's: `first` was noted in its handshake, `now` is what it uses. None: they do not belong together.
-    pub(super) fn of(suite: Suite, first: &Traffic, now: &ExtractedSecrets, piece: usize) -> Option<Secrets> {
-        let ours = Direction::new(suite, first.ours(), now.tx.0)?.find(&now.tx.1)?;
-        let theirs = Direction::new(suite, first.theirs(), now.rx.0)?.find(&now.rx.1)?;
-        Some(Secrets { suite, piece: u16::try_from(piece).ok()?, ours, theirs })
+    pub(super) fn of(
+        suite: Suite,
+        is_client: bool,
+        first: &Traffic,
+        now: &ExtractedSecrets,
+        piece: usize,
+    ) -> Option<Secrets> {
+        let (ours, theirs) = match is_client {
+            true => (first.client(), first.server()),
+            false => (first.server(), first.client()),
+        };
+        let ours = Direction::new(suite, ours, now.tx.0)?.find(&now.tx.1)?;
+        let theirs = Direction::new(suite, theirs, now.rx.0)?.find(&now.rx.1)?;
+        Some(Secrets { suite, is_client, piece: u16::try_from(piece).ok()?, ours, theirs })
     }
 
-    /// As bytes: cipher, payload of a record, what each side has sent, and their secrets; numbers in network order.
+    /// As bytes: cipher, whether we have asked, payload of a record, what each side has sent, and their secrets; numbers in network order.
     pub fn to_bytes(&self) -> SecretBytes {
         let mut out = Vec::with_capacity(HEAD + 2 * self.suite.secret_bytes());
         out.extend_from_slice(&self.suite.number().to_be_bytes());
+        out.push(u8::from(self.is_client));
         out.extend_from_slice(&self.piece.to_be_bytes());
         out.extend_from_slice(&self.ours.sequence.to_be_bytes());
         out.extend_from_slice(&self.theirs.sequence.to_be_bytes());
@@ -211,6 +224,7 @@ impl Secrets {
     /// From what [`Secrets::to_bytes`] made. None: it did not.
     pub fn from_bytes(bytes: &[u8]) -> Option<Secrets> {
         let (suite, rest) = bytes.split_first_chunk()?;
+        let (end, rest) = rest.split_first()?;
         let (piece, rest) = rest.split_first_chunk()?;
         let (sent, rest) = rest.split_first_chunk()?;
         let (heard, rest) = rest.split_first_chunk()?;
@@ -218,6 +232,7 @@ impl Secrets {
         let (ours, theirs) = rest.split_at_checked(suite.secret_bytes())?;
         Some(Secrets {
             suite,
+            is_client: matches!(end, 0 | 1).then_some(*end == 1)?,
             piece: u16::from_be_bytes(*piece),
             ours: Direction::new(suite, ours, u64::from_be_bytes(*sent))?,
             theirs: Direction::new(suite, theirs, u64::from_be_bytes(*heard))?,
@@ -271,16 +286,20 @@ mod tests {
 
     #[test]
     fn what_is_written_is_read() {
-        for suite in [Suite::Aes128, Suite::Aes256, Suite::ChaCha20] {
+        for (suite, is_client) in [(Suite::Aes128, true), (Suite::Aes256, false), (Suite::ChaCha20, true)] {
             let direction = |byte, sequence| {
                 let secret = vec![byte; suite.secret_bytes()];
                 Direction::new(suite, &secret, sequence).unwrap()
             };
-            let secrets = Secrets { suite, piece: 4096, ours: direction(1, 7), theirs: direction(2, u64::MAX) };
+            let secrets =
+                Secrets { suite, is_client, piece: 4096, ours: direction(1, 7), theirs: direction(2, u64::MAX) };
             let bytes = secrets.to_bytes();
-            assert!(bytes.len() <= 116 && bytes.len() <= heir::MOST_SECRET, "{}", bytes.len());
+            assert!(bytes.len() <= 117 && bytes.len() <= heir::MOST_SECRET, "{}", bytes.len());
             assert!(Secrets::from_bytes(&bytes) == Some(secrets));
             assert!(Secrets::from_bytes(&bytes[1..]).is_none() && Secrets::from_bytes(&bytes[..50]).is_none());
+            let mut neither = bytes.to_vec();
+            neither[2] = 2;
+            assert!(Secrets::from_bytes(&neither).is_none());
             let mut forgotten = SecretBytes::copy(&bytes);
             forgotten.forget();
             assert!(Secrets::from_bytes(&forgotten).is_none() && forgotten.len() == bytes.len());

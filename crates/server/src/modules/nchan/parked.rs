@@ -87,7 +87,7 @@ impl Resident for Parked {
             return None;
         }
         let bytes = self.held.travel(rest, self.packed.travel()?)?;
-        Some(Papers { kind: Travels::Subscriber, bytes, names: self.packed.snapshot().clone(), cover: None })
+        Some(Papers::new(Travels::Subscriber, bytes, self.packed.snapshot().clone()))
     }
 
     fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {

@@ -22,6 +22,7 @@ use quinn_udp::{UdpSockRef, UdpSocketState};
 use runtime::clock;
 use runtime::timer::Timer;
 use rustix::net::SocketType;
+use rustls::NoKeyLog;
 use rustls::client::Resumption;
 use rustls::pki_types::CertificateDer;
 use std::cell::RefCell;
@@ -94,6 +95,8 @@ fn config(secure: &Secure) -> Result<ClientConfig, &'static str> {
     let mut tls = (*secure.config()).clone();
     // Sessions are told apart by peers, which the library does not know here.
     tls.resumption = Resumption::disabled();
+    // Nobody takes what would be noted.
+    tls.key_log = Arc::new(NoKeyLog);
     let tls = QuicClientConfig::try_from(tls);
     let tls = tls.map_err(|_| "HTTP/3 needs TLSv1.3 and the cipher TLS_AES_128_GCM_SHA256")?;
     let mut transport = TransportConfig::default();

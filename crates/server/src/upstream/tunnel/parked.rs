@@ -15,7 +15,6 @@ use runtime::clock;
 use runtime::timer::Timer;
 use std::cell::RefCell;
 use std::io;
-use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -57,7 +56,7 @@ pub(super) fn try_park(mut tunnel: Box<Tunnel>) -> Result<(), Box<Tunnel>> {
         return Err(tunnel);
     }
     let departs = tunnel.is_to_depart();
-    // The peer first: of the client's TLS the library lets go for good.
+    // The library lets go of TLS for good: on either side it goes on as it is where the other one stays.
     let Some(peer) = parked::take(&mut tunnel.answer.connection.socket, departs) else { return Err(tunnel) };
     let Some(client) = parked::take(&mut tunnel.socket, departs) else {
         tunnel.answer.connection.socket = peer.into_socket().of_peer();
@@ -92,7 +91,7 @@ pub(super) fn try_park(mut tunnel: Box<Tunnel>) -> Result<(), Box<Tunnel>> {
 pub fn arrive(
     r: &mut heir::Reader<'_>,
     client: Ready,
-    peer: OwnedFd,
+    peer: Ready,
     terms: &heir::Terms,
     snapshot: &Rc<ThreadSnapshot>,
 ) -> Option<()> {
@@ -100,7 +99,6 @@ pub fn arrive(
     if !has_room() {
         return None;
     }
-    let peer = Ready::plain(peer);
     if !client.may_park() {
         shared.resume(client.into_socket(), peer.into_socket());
         return Some(());
@@ -252,7 +250,7 @@ impl Resident for Half {
 
     fn stay(self: Box<Self>, ready: Ready, why: Stay) {
         if let Some(shared) = &mut *self.shared.borrow_mut() {
-            shared.stays |= why == Stay::Refused;
+            shared.stays |= why != Stay::Unanswered;
         }
         self.leave(ready.into_socket());
     }

@@ -33,10 +33,10 @@ impl Shared {
         w.number(self.answer.connection.requests);
         w.number(age_ms(self.answer.connection.started_ms));
         w.number(age_ms(self.answer.started_ms));
-        peer::write(&self.answer.chosen.peer, &mut w)?;
+        peer::write(&self.answer.chosen.peer, &mut w);
         write_attempts(attempts, &mut w);
         let names = self.packed.snapshot().clone();
-        Some(Papers { kind: heir::Kind::Tunnel, bytes: w.done(), names, cover: None })
+        Some(Papers::new(heir::Kind::Tunnel, w.done(), names))
     }
 
     /// What [`Shared::papers`] of another process said.
@@ -85,9 +85,12 @@ fn write_attempts(attempts: &Attempts, w: &mut Writer) {
     w.number(attempts.head.status.into());
     w.number(attempts.all.len() as u64);
     for attempt in &attempts.all {
-        let mut of = Writer::default();
-        let known = attempt.peer.as_ref().and_then(|peer| peer::write(peer, &mut of));
-        w.optional_bytes(known.map(|()| of.done()).as_deref());
+        let peer = attempt.peer.as_ref().map(|peer| {
+            let mut of = Writer::default();
+            peer::write(peer, &mut of);
+            of.done()
+        });
+        w.optional_bytes(peer.as_deref());
         w.optional_bytes(attempt.group.as_ref().map(|group| group.as_bytes()));
         w.number(attempt.status.into());
         for ms in [attempt.connect_ms, attempt.header_ms, attempt.response_ms] {

@@ -6,8 +6,12 @@ fn bytes(hex: &str) -> Vec<u8> {
 }
 
 fn secrets(suite: u16, ours: &[u8], sent: u64, theirs: &[u8], heard: u64) -> Secrets {
+    end(false, suite, ours, sent, theirs, heard)
+}
+
+fn end(is_client: bool, suite: u16, ours: &[u8], sent: u64, theirs: &[u8], heard: u64) -> Secrets {
     let (piece, sent, heard) = (16384_u16.to_be_bytes(), sent.to_be_bytes(), heard.to_be_bytes());
-    let all = [&suite.to_be_bytes()[..], &piece, &sent, &heard, ours, theirs].concat();
+    let all = [&suite.to_be_bytes()[..], &[u8::from(is_client)], &piece, &sent, &heard, ours, theirs].concat();
     Secrets::from_bytes(&all).unwrap()
 }
 
@@ -142,4 +146,75 @@ fn who_only_makes_work_is_sent_away() {
         a.seal(DATA, b"", &mut out);
     }
     assert_eq!(hear(&mut b, out), Err(Fault::Flood));
+}
+
+/// A server, and who has asked it.
+fn server_and_client() -> (Layer, Layer) {
+    let (a, b) = ([1; 32], [2; 32]);
+    (Layer::new(end(false, 0x1301, &a, 0, &b, 0)), Layer::new(end(true, 0x1301, &b, 0, &a, 0)))
+}
+
+fn ticket(length: usize) -> Vec<u8> {
+    [&[TICKET], &(length as u32).to_be_bytes()[1..], &vec![b't'; length]].concat()
+}
+
+#[test]
+fn tickets_of_a_server_are_passed_over() {
+    for size in [1, 3, 4, 5, 100, 200, 404] {
+        // Two of them, in one record or in many: messages may begin and end anywhere.
+        let (mut server, mut client) = server_and_client();
+        let mut out = Vec::new();
+        let messages = [ticket(200), ticket(196)].concat();
+        messages.chunks(size).for_each(|piece| server.seal(HANDSHAKE, piece, &mut out));
+        server.write(b"hello", &mut out);
+        server.seal(HANDSHAKE, &[&ticket(20)[..], &[KEY_UPDATE, 0, 0, 1, 1]].concat(), &mut out);
+        server.secrets.ours.update();
+        server.ours = None;
+        server.write(b"with new keys", &mut out);
+        let records = 404_usize.div_ceil(size);
+        let expected = format!("{}hello.with new keys", ".".repeat(records));
+        assert_eq!(hear(&mut client, out), Ok(expected), "{size}");
+        let mut answer = Vec::new();
+        assert!(!client.is_at_rest());
+        client.write(b"answer", &mut answer);
+        assert!(client.is_at_rest());
+        assert_eq!(hear(&mut server, answer), Ok(".answer".into()));
+    }
+}
+
+#[test]
+fn a_server_says_nothing_else_and_not_without_end() {
+    let said = |kind: u8, pieces: &[&[u8]]| {
+        let (mut server, mut client) = server_and_client();
+        let mut out = Vec::new();
+        pieces.iter().for_each(|piece| server.seal(kind, piece, &mut out));
+        (hear(&mut client, out), client.is_at_rest())
+    };
+    let of = |pieces: &[&[u8]]| said(HANDSHAKE, pieces);
+    assert_eq!(of(&[&ticket(20)]), (Ok(".".into()), true));
+    assert_eq!(of(&[&ticket(20)[..10]]), (Ok(".".into()), false));
+    assert_eq!(of(&[&ticket(20)[..2]]), (Ok(".".into()), false));
+    for strange in
+        [&b""[..], &[13, 0, 0, 0], &[KEY_UPDATE, 0, 0, 2, 0, 0], &[KEY_UPDATE, 0, 0, 1], &[KEY_UPDATE, 0, 0, 1, 0, 4]]
+    {
+        assert_eq!(of(&[strange]).0, Err(Fault::Unexpected), "{strange:?}");
+    }
+    assert_eq!(of(&[&[KEY_UPDATE, 0, 0, 1, 2]]).0, Err(Fault::Malformed));
+    let [_, high, middle, low] = (MOST_TICKET + 1).to_be_bytes();
+    assert_eq!(of(&[&[TICKET, high, middle, low]]).0, Err(Fault::Malformed));
+    let many = vec![ticket(20); usize::from(MOST_TICKETS) + 1];
+    let many: Vec<&[u8]> = many.iter().map(Vec::as_slice).collect();
+    assert_eq!(of(&many).0, Err(Fault::Flood));
+    assert!(of(&many[1..]).0.is_ok());
+    // Nothing else comes between two pieces of one.
+    let (mut server, mut client) = server_and_client();
+    let mut out = Vec::new();
+    server.seal(HANDSHAKE, &ticket(20)[..10], &mut out);
+    server.write(b"data", &mut out);
+    assert_eq!(hear(&mut client, out), Err(Fault::Unexpected));
+    // Who was asked is sent none.
+    let (mut server, mut client) = server_and_client();
+    let mut out = Vec::new();
+    client.seal(HANDSHAKE, &ticket(20), &mut out);
+    assert_eq!(hear(&mut server, out), Err(Fault::Unexpected));
 }

@@ -43,6 +43,8 @@ pub(super) struct Held {
     pub(super) send_timeout: Duration,
     /// Everything is over when what is to be said is written.
     pub(super) over: Option<End>,
+    /// It does not go on in another process.
+    pub(super) stays: bool,
 }
 
 /// Why the request is wanted again.
@@ -146,6 +148,7 @@ impl Held {
             connect_timeout: *r.server().conf.core.client_header_timeout,
             send_timeout: *core.send_timeout,
             over: None,
+            stays: false,
         }
     }
 

@@ -38,6 +38,11 @@ impl MqttLink {
         MqttLink { frames: Some(Box::default()), ..MqttLink::plain() }
     }
 
+    /// Bytes that are under way, in either direction.
+    pub(super) fn len(&self) -> usize {
+        self.bytes.len() - self.at + self.unsent().len()
+    }
+
     /// For another process. `rest`: what is left of what was taken to be written.
     pub(super) fn write(&mut self, rest: &[u8], w: &mut heir::Writer) {
         if !rest.is_empty() {

@@ -5,7 +5,7 @@ use super::super::{hub, names};
 use super::live::Live;
 use super::session::{Session, Will};
 use super::table::{self, Owner};
-use crate::worker::departure::{self, Papers, Traveller};
+use crate::worker::departure::{self, Papers, Stay, Traveller};
 use push::{Draft, Marks};
 use runtime::clock;
 use runtime::timer::Timer;
@@ -120,14 +120,15 @@ impl Offline {
         w.number(self.ends_ms.saturating_sub(now));
         w.optional(self.will_ms.map(|at| at.saturating_sub(now) as i64));
         if !self.session.write(&mut w) || w.len() > MOST_BYTES {
-            return self.stay();
+            return self.stay(Stay::Untold);
         }
-        let papers = Papers { kind: heir::Kind::Session, bytes: w.done(), names, cover: None };
-        departure::send(Traveller { papers, files: Vec::new(), stay: Box::new(|_, _| self.stay()) });
+        let papers = Papers::new(heir::Kind::Session, w.done(), names);
+        departure::send(Traveller { papers, files: Vec::new(), stay: Box::new(|_, why| self.stay(why)) });
     }
 
-    fn stay(mut self) {
-        self.stays = true;
+    /// Where the other process has not answered it goes to the next one.
+    fn stay(mut self, why: Stay) {
+        self.stays = why != Stay::Unanswered;
         runtime::spawn(wait(self));
     }
 }

@@ -101,12 +101,14 @@ impl Resident for Parked {
             return None;
         }
         let bytes = self.held.travel(rest, self.packed.travel()?)?;
-        Some(Papers { kind: Travels::Mqtt, bytes, names: self.packed.snapshot().clone(), cover: None })
+        Some(Papers::new(Travels::Mqtt, bytes, self.packed.snapshot().clone()))
     }
 
     fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {
-        if why == Stay::Refused {
-            self.held.refuse();
+        match why {
+            Stay::Unanswered => {}
+            Stay::Refused => self.held.refuse(),
+            Stay::Untold => self.held.stays = true,
         }
         self.go_on(ready);
     }

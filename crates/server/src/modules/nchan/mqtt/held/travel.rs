@@ -12,20 +12,25 @@ use wire::mqtt::packet::code;
 impl Held {
     /// Whether it can go on in another process.
     pub(in super::super) fn may_go(&self) -> bool {
-        self.over.is_none() && self.live.as_ref().is_none_or(|live| live.session.may_go())
+        !self.stays && self.over.is_none() && self.live.as_ref().is_none_or(|live| live.session.may_go())
     }
 
     /// For another process; none: it stays. `rest`: what is left of what it was saying, which is its to say again from then on.
     pub(in super::super) fn travel(&mut self, rest: &[u8], mut w: heir::Writer) -> Option<Vec<u8>> {
+        let mut session = heir::Writer::default();
+        session.number(clock::monotonic_ms().saturating_sub(self.heard_ms));
+        session.number(self.connect_timeout.as_millis() as u64);
+        session.flag(self.live.is_some());
+        let is_whole = self.live.as_mut().is_none_or(|live| live.travel(&mut session));
+        if !is_whole || !self.may_go() || w.len() + session.len() + self.link.len() + rest.len() > MOST_BYTES {
+            return None;
+        }
+        // What is left of what it was saying is with it only now: who stays says the rest where it was.
         if !rest.is_empty() {
             self.took_ms = clock::monotonic_ms();
         }
         self.link.write(rest, &mut w);
-        w.number(clock::monotonic_ms().saturating_sub(self.heard_ms));
-        w.number(self.connect_timeout.as_millis() as u64);
-        w.flag(self.live.is_some());
-        let is_whole = self.live.as_mut().is_none_or(|live| live.travel(&mut w));
-        (is_whole && self.may_go() && w.len() <= MOST_BYTES).then(|| w.done())
+        Some([w.done(), session.done()].concat())
     }
 
     /// What another process wrote, for a location of this one. None: it was something else, or has no place here.
@@ -42,6 +47,7 @@ impl Held {
             connect_timeout,
             send_timeout: *conf.core.send_timeout,
             over: None,
+            stays: false,
         };
         r.is_done().then_some(held)
     }
