@@ -149,12 +149,12 @@ fn a_program_takes_part_in_handshakes_with_peers() {
     if !has_tools() {
         return;
     }
-    let plain = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    // The port that the harness waits for is opened last.
     let server = Site::http(
-        r##"server { listen 127.0.0.1:@PORT@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+        r##"server { listen 127.0.0.1:@OTHER@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
              ssl_verify_client optional_no_ca; location / { return 200 "$ssl_client_s_dn"; } }
-           server { listen 127.0.0.1:@PLAIN@; proxy_ssl_session_reuse off;
-             location /shown { proxy_pass https://127.0.0.1:@PORT@; proxy_ssl_certificate_by_lua_block {
+           server { listen 127.0.0.1:@PORT@; proxy_ssl_session_reuse off;
+             location /shown { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_certificate_by_lua_block {
                local function read(name) local f = assert(io.open("@DIR@/" .. name)) local t = f:read("*a") f:close() return t end
                local ssl, peer = require "ngx.ssl", require "ngx.ssl.proxysslcert"
                ngx.sleep(0.01)
@@ -162,18 +162,17 @@ fn a_program_takes_part_in_handshakes_with_peers() {
                assert(peer.set_cert(ssl.parse_pem_cert(read("other.crt"))))
                assert(peer.set_priv_key(ssl.parse_pem_priv_key(read("other.key"))))
              } }
-             location /judged { proxy_pass https://127.0.0.1:@PORT@; proxy_ssl_verify on; proxy_ssl_name localhost;
+             location /judged { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_verify on; proxy_ssl_name localhost;
                proxy_ssl_trusted_certificate other.crt; proxy_ssl_verify_by_lua_block {
                  local verify = require "ngx.ssl.proxysslverify"
                  ngx.log(ngx.WARN, "result: ", verify.get_verify_result(), " ", type(verify.get_verify_cert()))
                  if ngx.var.arg_trust then assert(verify.set_verify_result(0)) end
                } } }"##,
     )
-    .set("PLAIN", plain)
     .certificate("localhost")
     .certificate("other")
     .start();
-    let get = |target: &str| crate::harness::Client::connect(plain).get(target);
+    let get = |target: &str| crate::harness::Client::connect(server.port).get(target);
     assert_eq!(get("/shown").text(), "CN=other");
     assert_eq!(get("/judged?trust=1").status, 200);
     assert_eq!(get("/judged").status, 502);
