@@ -1,6 +1,8 @@
 //! Programs in Lua, as OpenResty runs them: their places in the phases, and what they call.
 
-use crate::harness::{Server, Site};
+use crate::harness::{Server, Site, wait};
+use rustix::process::Signal;
+use std::path::Path;
 
 /// A server whose `/t` answers with what a program says.
 fn site(program: &str) -> Site {
@@ -465,6 +467,90 @@ fn a_syntax_error_is_the_configuration_s() {
     assert!(said.contains("failed to load inlined Lua code: content_by_lua(nginx.conf:"), "{said}");
     let (status, said) = Site::http("lua_worker_thread_vm_pool_size 1;").check();
     assert!(!status.success() && said.contains("not built yet"), "{said}");
+}
+
+/// A program of the start that fails is the configuration's mistake: the old one goes on.
+#[test]
+fn init_by_lua_that_fails_changes_nothing() {
+    let config = |program: &str| {
+        format!(
+            "lua_shared_dict d 1m; init_by_lua_block {{ {program} }}
+             server {{ listen 127.0.0.1:@PORT@; location = /t {{ content_by_lua_block {{ ngx.say(began) }} }} }}"
+        )
+    };
+    let failing = config("error('no database')");
+    let (status, said) = Site::http(&failing).check();
+    assert!(!status.success(), "{said}");
+    assert!(said.contains("[emerg] init_by_lua error: init_by_lua(nginx.conf:"), "{said}");
+    assert!(said.contains("no database") && said.contains("stack traceback:"), "{said}");
+    let server = Site::http(&config("began = 'first'")).start();
+    assert_eq!(server.get("/t").text(), "first\n");
+    let reload = |before: &str, after: &str| {
+        std::fs::write(server.dir().join("nginx.conf"), server.read("nginx.conf").replace(before, after)).unwrap();
+        server.signal(Signal::HUP);
+    };
+    reload("began = 'first'", "error('no database')");
+    server.wait_for("logs/error.log", "no database");
+    assert_eq!(server.get("/t").text(), "first\n");
+    reload("error('no database')", "began = 'second'");
+    assert!(wait(|| server.get("/t").text() == "second\n"), "{}", server.error_log());
+}
+
+#[test]
+fn files_of_programs_that_cannot_be_run_are_named_by_a_test() {
+    let site = Site::server(
+        "location /a { content_by_lua_file @DIR@/html/bad.lua; } location /b { access_by_lua_file html/none.lua; }
+         location /c { content_by_lua_file html/$arg_file; }",
+    );
+    let (status, said) = site.file("html/bad.lua", "ngx.say(").check();
+    assert!(status.success(), "requests to other locations are answered: {said}");
+    let warnings: Vec<&str> = said.lines().filter(|line| line.contains("[warn] Lua file")).collect();
+    assert_eq!(warnings.len(), 2, "{said}");
+    assert!(warnings[0].contains("bad.lua\" cannot be run: ") && warnings[0].contains("near '<eof>'"), "{said}");
+    assert!(warnings[1].contains("none.lua\" cannot be run: cannot open"), "{said}");
+}
+
+/// The configuration in `shared/data/field-configs` as it is, but for its port.
+#[test]
+fn an_operator_s_configuration_with_a_program() {
+    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../shared/data/field-configs/lua-512.conf");
+    let Ok(text) = std::fs::read_to_string(&path) else {
+        return println!("LEFT OUT: {} is not there", path.display());
+    };
+    let start = text.find("server {").unwrap();
+    let end = text.rfind('}').unwrap();
+    let server = Site::http(&text[start..end].replace("listen 8080", "listen 127.0.0.1:@PORT@")).start();
+    let mut client = server.connect();
+    for _ in 0..3 {
+        let answer = client.send("GET /512b HTTP/1.1\r\nHost: a\r\n\r\n").response();
+        assert_eq!((answer.status, answer.header("Content-Length")), (200, Some("512")));
+        assert_eq!(answer.header("Transfer-Encoding"), None);
+        assert_eq!(answer.text(), "a".repeat(512));
+    }
+}
+
+#[test]
+fn what_runs_for_long_is_named_and_memory_is_counted() {
+    let server = Site::server(
+        "location = /long { content_by_lua_block { local t = os.clock() while os.clock() - t < 1.6 do end ngx.say('done') } }
+         location = /keep { content_by_lua_block { package.loaded.kept = string.rep('x', 5e6) ngx.say(#package.loaded.kept) } }
+         location /api { api; }",
+    )
+    .set("THREADS", 1)
+    .start();
+    let bytes = || {
+        let said: serde_json::Value = serde_json::from_str(&server.get("/api/9/ironweir/memory").text()).unwrap();
+        said["process"]["lua_bytes"].as_u64().unwrap()
+    };
+    let before = bytes();
+    assert!((50_000..5_000_000).contains(&before), "{before}");
+    assert_eq!(server.get("/keep").text(), "5000000\n");
+    assert!(bytes() >= before + 5_000_000, "{before} {}", bytes());
+    assert_eq!(server.get("/long").text(), "done\n");
+    server.wait_for("logs/error.log", "has kept worker 0 for 1");
+    let log = server.error_log();
+    assert_eq!(log.matches("content_by_lua(nginx.conf:").count(), 1, "{log}");
+    assert!(log.contains("ms without waiting: nobody else is served there meanwhile"), "{log}");
 }
 
 #[test]

@@ -13,7 +13,10 @@ const ALL: &str = "SecRuleEngine On
 
 /// A site whose server has these rules. `more`: what else stands in the server.
 fn site(rules: &str, more: &str) -> Site {
-    Site::server(&format!("modsecurity on; modsecurity_rules '{ALL}\n{rules}'; default_type text/plain; {more}"))
+    Site::http(&format!(
+        "log_format rules '$request_uri $modsecurity_rules'; server {{ listen 127.0.0.1:@PORT@;
+         modsecurity on; modsecurity_rules '{ALL}\n{rules}'; default_type text/plain; {more} }}"
+    ))
 }
 
 fn post(server: &Server, target: &str, kind: &str, body: &str) -> Response {
@@ -257,16 +260,25 @@ fn the_audit_log_is_json_lines() {
          SecAuditLog @DIR@/logs/audit.log
          SecAuditLogParts ABCFHZ
          SecRule ARGS:q \"@contains evil\" \"id:1,phase:2,deny,msg:Found,logdata:%{MATCHED_VAR},tag:a/b,severity:2\"
-         SecAction \"id:2,phase:5,pass,nolog,setvar:tx.end=1\"",
-        "add_header X-Id $request_id always; location / { }
+         SecAction \"id:2,phase:5,pass,nolog,setvar:tx.end=1\"
+         SecRule ARGS:q \"@contains evil\" \"id:3,phase:5,pass,log,msg:Late\"",
+        "access_log @DIR@/logs/rules.log rules; add_header X-Id $request_id always; location / { }
          location /named { modsecurity_transaction_id \"host-$host\"; }",
     );
     let server = server.file("html/index.html", "x").start();
     assert_eq!(server.get("/?q=good").status, 200);
     let refused = post(&server, "/?q=evil", "application/x-www-form-urlencoded", "field=1");
     assert_eq!(refused.status, 403);
-    assert_eq!(server.get("/named?q=evil").status, 403);
+    let named = server.get("/named?q=evil");
+    assert_eq!(named.status, 403);
+    assert!(named.text().contains("<center>Request host-localhost</center>"), "{}", named.text());
     server.wait_for("logs/audit.log", "host-localhost");
+    server.wait_for("logs/rules.log", "/named?q=evil 1,3");
+    assert!(
+        server.read("logs/rules.log").starts_with("/?q=good -\n/?q=evil 1,3\n"),
+        "{}",
+        server.read("logs/rules.log")
+    );
     let log = server.read("logs/audit.log");
     let lines: Vec<serde_json::Value> = log.lines().map(|l| serde_json::from_str(l).expect("JSON")).collect();
     assert_eq!(lines.len(), 2, "{log}");

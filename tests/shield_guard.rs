@@ -428,6 +428,54 @@ fn bans_go_into_the_kernel() {
     }
 }
 
+/// Of IPv6 a /64 is banned, in the kernel as well; sets of intervals get intervals.
+#[test]
+fn networks_of_ipv6_go_into_the_kernel() {
+    let here = || {
+        let run = |arguments: &[&str]| Command::new("nft").args(arguments).output();
+        let table = "table inet guard {
+            set banned4 { type ipv4_addr; flags interval, timeout; }
+            set banned6 { type ipv6_addr; flags interval, timeout; }
+            set plain6 { type ipv6_addr; flags timeout; } }";
+        if !run(&[table]).is_ok_and(|out| out.status.success()) {
+            return println!("LEFT OUT: nft is not there, or may not");
+        }
+        let server = Site::http(
+            "guard a { limit $arg_a 1r/m ban=10m; nftables inet guard banned4 banned6; }
+             guard b { limit $arg_a 1r/m ban=10m; nftables inet guard banned4 plain6; }
+             server { listen 127.0.0.1:@PORT@; set_real_ip_from 127.0.0.1; real_ip_header X-Client;
+                 location / { guard a; return 200 fine; } location /plain { guard b; return 200 fine; }
+                 location /api { api write=on; } }",
+        )
+        .start();
+        let ban = |target: &str, client: &str| {
+            for _ in 0..2 {
+                let head = format!("GET {target}?a={client} HTTP/1.1\r\nHost: a\r\nX-Client: {client}\r\n\r\n");
+                let _ = server.connect().send(head).read_response(true);
+            }
+        };
+        let set = || String::from_utf8(run(&["list", "table", "inet", "guard"]).unwrap().stdout).unwrap();
+        let lift = |address: &str| {
+            let mut client = Client::connect(server.port);
+            client.send(format!("DELETE /api/9/ironweir/bans/{address} HTTP/1.1\r\nHost: a\r\n\r\n"));
+            assert_eq!(client.read_response(true).unwrap().status, 204);
+        };
+        ban("/", "2001:db8::7");
+        assert!(wait(|| set().contains("2001:db8::/64")), "{}\n{}", set(), server.error_log());
+        ban("/", "192.0.2.9");
+        assert!(wait(|| set().contains("192.0.2.9 ")), "{}\n{}", set(), server.error_log());
+        assert!(!set().contains('-'), "no interval goes further: {}", set());
+        lift("2001:db8::");
+        lift("192.0.2.9");
+        assert!(wait(|| !set().contains("2001:db8") && !set().contains("192.0.2")), "{}", set());
+        ban("/plain", "2001:db8:1::7");
+        server.wait_for("logs/error.log", "it needs \"flags interval\" for networks of IPv6");
+    };
+    if machine::namespace::inside(here).is_none() {
+        println!("LEFT OUT: a network namespace needs root rights");
+    }
+}
+
 /// Without a set the kernel says no, the log says so once, and bans hold at accept.
 #[test]
 fn bans_hold_without_the_kernel() {

@@ -10,6 +10,7 @@ use conf::{Problem, Severity, Source};
 use server::config::read::{Reading, Which, read};
 use std::io::{IsTerminal, Write};
 use std::process::ExitCode;
+use std::sync::Arc;
 
 fn main() -> ExitCode {
     server::memory::released_by(allocator::release);
@@ -133,17 +134,17 @@ fn print_version(options: &cli::Options) {
 
 /// `-t` and `-T`
 fn test(options: &cli::Options, which: &Which) -> ExitCode {
-    let reading = read(&conf::Disk, which, 1);
+    let mut reading = read(&conf::Disk, which, 1);
     show(&reading.problems, &reading.tree.sources, Severity::Warn);
     let file = which.file.display();
     if reading.snapshot.is_some() && !options.quiet {
         show(&reading.notes, &reading.tree.sources, Severity::Notice);
         eprintln!("nginx: the configuration file {file} syntax is ok");
     }
-    let opens = |snapshot| server::serve::try_out(which, snapshot);
-    let good = reading.snapshot.as_ref().is_some_and(opens);
+    let snapshot = reading.snapshot.take().map(Arc::new);
+    let good = snapshot.as_ref().is_some_and(|snapshot| server::serve::try_out(which, snapshot));
     if options.plan {
-        let Some(snapshot) = reading.snapshot.filter(|_| good) else {
+        let Some(snapshot) = snapshot.filter(|_| good) else {
             eprintln!("nginx: configuration file {file} test failed");
             return ExitCode::FAILURE;
         };

@@ -71,6 +71,9 @@ pub struct Expression {
     check_utf: bool,
 }
 
+/// Expressions without `o` that a thread keeps: these may be made by a program for each request, so all of them go when there are so many.
+const MAX_PASSING: usize = 256;
+
 /// Expressions of one pattern, by their letters.
 type Known = Vec<(Box<[u8]>, Rc<Expression>)>;
 
@@ -78,18 +81,19 @@ thread_local! {
     static LISTENER: Cell<Option<fn(&str)>> = const { Cell::new(None) };
     static KNOWN: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
     static COUNT: Cell<usize> = const { Cell::new(0) };
+    static PASSING: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
     static LIMIT: Cell<u32> = const { Cell::new(0) };
     static MOST: Cell<usize> = const { Cell::new(MAX_ENTRIES) };
 }
 
-/// `lua_regex_match_limit` of this thread; 0: PCRE2's own.
-pub fn set_match_limit(limit: u32) {
+/// What a configuration says for this thread: `lua_regex_match_limit` (0: PCRE2's own) and `lua_regex_cache_max_entries`.
+/// Expressions of the configuration before are let go.
+pub fn configure(limit: u32, most: usize) {
     LIMIT.set(limit);
-}
-
-/// `lua_regex_cache_max_entries` of this thread.
-pub fn set_max_entries(most: usize) {
     MOST.set(most);
+    COUNT.set(0);
+    KNOWN.with_borrow_mut(HashMap::clear);
+    PASSING.with_borrow_mut(HashMap::clear);
 }
 
 /// The expression for a pattern and its letters, compiled now if it is not known.
@@ -97,12 +101,14 @@ pub fn set_max_entries(most: usize) {
 /// # Errors
 /// PCRE2's, with the pattern.
 pub fn find(pattern: &[u8], letters: &[u8]) -> Result<Rc<Expression>, Fault> {
-    let known = KNOWN.with_borrow(|all| {
+    let once = letters.contains(&b'o');
+    let cache = if once { &KNOWN } else { &PASSING };
+    let known = cache.with_borrow(|all| {
         let same = all.get(pattern)?.iter().find(|(l, _)| **l == *letters)?;
         Some(same.1.clone())
     });
     if let Some(known) = known {
-        if !letters.contains(&b'o') {
+        if !once {
             tell_jit(letters);
         }
         return Ok(known);
@@ -110,10 +116,17 @@ pub fn find(pattern: &[u8], letters: &[u8]) -> Result<Rc<Expression>, Fault> {
     let options = Options::parse(letters)?;
     tell_jit(letters);
     let made = Rc::new(compile(pattern, options)?);
-    if COUNT.get() < MOST.get() {
-        COUNT.set(COUNT.get() + 1);
-        KNOWN.with_borrow_mut(|all| all.entry(pattern.into()).or_default().push((letters.into(), made.clone())));
+    if once && COUNT.get() >= MOST.get() {
+        return Ok(made);
     }
+    cache.with_borrow_mut(|all| {
+        if once {
+            COUNT.set(COUNT.get() + 1);
+        } else if all.values().map(Vec::len).sum::<usize>() >= MAX_PASSING {
+            all.clear();
+        }
+        all.entry(pattern.into()).or_default().push((letters.into(), made.clone()));
+    });
     Ok(made)
 }
 
@@ -132,8 +145,11 @@ fn tell_jit(letters: &[u8]) {
 
 fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     let shown = String::from_utf8_lossy(pattern);
-    let source = std::str::from_utf8(pattern);
-    let mut source = source.map_err(|_| format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))?.to_owned();
+    let mut source = match std::str::from_utf8(pattern) {
+        Ok(source) => source.to_owned(),
+        Err(_) if options.utf => return Err(Fault(format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))),
+        Err(_) => escape_bytes(pattern),
+    };
     if options.anchored {
         source = format!("\\G(?:{source})");
     }
@@ -166,6 +182,36 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         duplicates: options.duplicate_names,
         check_utf: options.check_utf,
     })
+}
+
+/// A pattern of bytes that are no text, written as text that means the same: the library takes only text.
+fn escape_bytes(pattern: &[u8]) -> String {
+    let mut text = String::with_capacity(pattern.len() * 2);
+    let (mut quoted, mut at) = (false, 0);
+    while let Some(&byte) = pattern.get(at) {
+        let next = pattern.get(at + 1).copied();
+        match (byte, next) {
+            (b'\\', Some(b'E')) if quoted => {
+                text.push_str("\\E");
+                (quoted, at) = (false, at + 1);
+            }
+            (b'\\', Some(b'Q')) if !quoted => {
+                text.push_str("\\Q");
+                (quoted, at) = (true, at + 1);
+            }
+            // A backslash before such a byte means the byte itself.
+            (b'\\', Some(0x80..)) if !quoted => {}
+            (b'\\', Some(next)) if !quoted => {
+                text.extend(['\\', char::from(next)]);
+                at += 1;
+            }
+            (0x80.., _) if quoted => text += &format!("\\E\\x{byte:02x}\\Q"),
+            (0x80.., _) => text += &format!("\\x{byte:02x}"),
+            _ => text.push(char::from(byte)),
+        }
+        at += 1;
+    }
+    text
 }
 
 fn explain(shown: &str, error: &pcre2::Error) -> Fault {
@@ -258,6 +304,34 @@ mod tests {
         assert_eq!(number(b"\xe4\xbd\xa0\xe5"), "pcre_exec() failed: -4");
         assert_eq!(number(b"\xe4\xbd\xa0\xe5\xa5"), "pcre_exec() failed: -3");
         assert_eq!(number(b"\x80"), "pcre_exec() failed: -22");
+    }
+
+    #[test]
+    fn patterns_of_bytes_that_are_no_text_match_bytes() {
+        let found = |pattern: &[u8], subject: &[u8]| {
+            let expression = find(pattern, b"").expect("it is well formed");
+            expression.exec(subject, 0, |groups| groups.collect::<Vec<Group>>()[0]).expect("it runs")
+        };
+        assert_eq!(found(b"[\x80-\xff]+", b"ab\xe4\xbdc"), Some(Some((2, 4))));
+        assert_eq!(found(b"\\\xe4\\.", b".\xe4."), Some(Some((1, 3))));
+        assert_eq!(found(b"\\Q.\xff+\\E+", b"a\xff+.\xff++"), Some(Some((3, 7))));
+        assert_eq!(found(b"\\Q.\xff+\\E+", b"a\xff."), None);
+        assert!(find(b"[\x80-\xff]", b"u").is_err_and(|e| e.0.contains("not UTF-8")));
+    }
+
+    #[test]
+    fn passing_expressions_take_no_place_of_those_that_stay() {
+        configure(0, 1);
+        for number in 0..2 * MAX_PASSING {
+            assert!(find(format!("passing {number}").as_bytes(), b"").is_ok());
+            assert!(PASSING.with_borrow(|all| all.len() <= MAX_PASSING));
+        }
+        let stays = find(b"stays", b"jo").expect("it is well formed");
+        assert!(Rc::ptr_eq(&stays, &find(b"stays", b"jo").expect("it is well formed")));
+        let second = find(b"second", b"o").expect("it is well formed");
+        assert!(!Rc::ptr_eq(&second, &find(b"second", b"o").expect("it is well formed")));
+        configure(0, 1);
+        assert!(!Rc::ptr_eq(&stays, &find(b"stays", b"jo").expect("it is well formed")));
     }
 
     #[test]

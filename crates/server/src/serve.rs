@@ -60,11 +60,15 @@ fn log_from_here(which: &Which) {
 
 /// The second half of `-t`, after the syntax: whether a start would find all it opens. What fails is logged, and written to standard
 /// error.
-pub fn try_out(which: &Which, snapshot: &Snapshot) -> bool {
+pub fn try_out(which: &Which, snapshot: &Arc<Snapshot>) -> bool {
     log_from_here(which);
     let way = way(snapshot, true);
     let opens = master::try_out(&needs(snapshot, Arc::default(), way.as_ref().unwrap_or(&Checked::default()))).is_ok();
-    opens && way.is_some()
+    let begins = opens
+        && crate::modules::lua::try_out(snapshot)
+            .map_err(|text| process_line(Level::Emerg, format_args!("{text}")))
+            .is_ok();
+    begins && way.is_some()
 }
 
 /// `-s upgrade`: the binary that is on the disk now takes over from the one that runs, connections included.
@@ -178,13 +182,14 @@ impl Service for Server {
     }
 }
 
-/// A snapshot from what the master read, and its own log; all its logs are open, and what it keeps on the disk is read.
+/// A snapshot from what the master read, and its own log; all its logs are open, what it keeps on the disk is read, and its programs have
+/// been tried.
 fn prepared(
     payload: &[u8],
     generation: u64,
     files: &crate::log::file::OpenFiles,
     link: &Link,
-) -> Result<(Snapshot, ErrorLog), String> {
+) -> Result<(Arc<Snapshot>, ErrorLog), String> {
     let (which, bundle) = payload::unpack(payload).ok_or("the configuration came in pieces")?;
     let reading = read(&bundle as &dyn Files, &which, generation);
     let first = || reading.problems.first().map_or_else(String::new, |p| p.render_line(&reading.tree.sources));
@@ -203,6 +208,8 @@ fn prepared(
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
     }
+    let snapshot = Arc::new(snapshot);
+    crate::modules::lua::try_out(&snapshot)?;
     Ok((snapshot, log))
 }
 
@@ -219,7 +226,6 @@ fn snapshot(
         crate::modules::api::keep_history();
     }
     snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
-    let snapshot = Arc::new(snapshot);
     crate::health::prober::configure(&snapshot);
     Ok(snapshot)
 }
@@ -339,7 +345,7 @@ fn work(start: WorkerStart) -> i32 {
             Some(Order::Try(order)) => match prepared(&order.payload, order.generation, &files, &link) {
                 Ok((next, _)) => {
                     trial = Some(Trial::begin(&order));
-                    workers.try_out(&Arc::new(next), order.terms.share);
+                    workers.try_out(&next, order.terms.share);
                 }
                 Err(text) => link.tried(order.generation, Tried::Over, &text),
             },

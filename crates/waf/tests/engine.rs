@@ -608,3 +608,18 @@ fn what_is_settled_is_not_run_for_a_request() {
         "what is skipped has set nothing"
     );
 }
+
+#[test]
+fn the_user_of_basic_authentication_is_a_variable() {
+    let rules = rules("SecRule REMOTE_USER \"@streq ann\" \"id:1,phase:1,deny,status:403\"");
+    let of = |value: &str| {
+        let headers = [("Host", "h"), ("Authorization", value)];
+        refused(&Ask { uri: "/", headers: &headers, ..Ask::default() }.run(&rules))
+    };
+    // ann:secret
+    assert_eq!(of("Basic YW5uOnNlY3JldA=="), Some((403, 1)));
+    assert_eq!(of("basic  YW5uOnNlY3JldA"), Some((403, 1)));
+    assert_eq!(of("Bearer YW5uOnNlY3JldA=="), None);
+    assert_eq!(of("Basic"), None);
+    assert_eq!(of("Basic YW5u"), None);
+}

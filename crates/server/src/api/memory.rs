@@ -5,6 +5,7 @@ use super::error::Failure;
 use super::schema::{Field, Schema, field, maybe, number};
 use super::table::Context;
 use crate::connection::parked;
+use crate::modules::lua::machine;
 use crate::worker::counters;
 use serde_json::{Map, Value, json};
 
@@ -32,7 +33,15 @@ const FIELDS: &[Field] = &[
             field("kernel", Schema::Map(&Schema::Number)),
         ]),
     ),
-    field("process", Schema::Object(&[number("resident_bytes"), number("descriptors"), number("descriptors_limit")])),
+    field(
+        "process",
+        Schema::Object(&[
+            number("resident_bytes"),
+            number("lua_bytes"),
+            number("descriptors"),
+            number("descriptors_limit"),
+        ]),
+    ),
     field(
         "tcp",
         Schema::Object(&[
@@ -108,7 +117,7 @@ pub(super) fn memory(context: &Context) -> Result<Value, Failure> {
             ("kernel", Some(slabs.into())),
         ]),
         "process": {
-            "resident_bytes": resident_bytes(), "descriptors": descriptors, "descriptors_limit": descriptors_limit,
+            "resident_bytes": resident_bytes(), "lua_bytes": machine::bytes(), "descriptors": descriptors, "descriptors_limit": descriptors_limit,
         },
         "tcp": known([
             ("sockets", sockets.tcp("inuse").map(Value::from)),

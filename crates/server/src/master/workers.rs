@@ -243,7 +243,12 @@ impl Master<'_> {
         match done {
             Ok(()) => self.bans_fail = false,
             Err(e) if !std::mem::replace(&mut self.bans_fail, true) => {
-                let text = "bans hold where connections are accepted";
+                let text = match ban.address.is_ipv6() && e.raw_os_error() == Some(libc::EINVAL) {
+                    true => {
+                        "it needs \"flags interval\" for networks of IPv6; bans hold where connections are accepted"
+                    }
+                    false => "bans hold where connections are accepted",
+                };
                 server_log!(
                     Warn,
                     "set \"{}\" of nftables' table \"{}\" takes no address {}, {text}",

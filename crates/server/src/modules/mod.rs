@@ -269,6 +269,7 @@ const VARIABLES: &[&[Builtin]] = &[
     limit_conn::VARIABLES,
     limit_req::VARIABLES,
     guard::VARIABLES,
+    modsecurity::VARIABLES,
     shed::VARIABLES,
     ssi::VARIABLES,
     echo::VARIABLES,
@@ -585,8 +586,8 @@ pub struct RequestContexts {
     pub guard: guard::Context,
     /// `sysguard`, `concurrency_limit`.
     pub shed: shed::Context,
-    /// A built-in page shows the request's id.
-    pub shown_id: bool,
+    /// A built-in page shows this id of the request.
+    pub shown_id: Option<crate::request::Text>,
     /// `image_filter` has refused the answer: what is said instead is no picture.
     pub picture_refused: bool,
     /// `$date_gmt`, `$date_local`.
@@ -603,6 +604,8 @@ pub struct RequestContexts {
     pub otel: Option<Box<otel::Context>>,
     /// The rules that the request is judged by, and what they have found.
     pub modsecurity: Option<modsecurity::Watch>,
+    /// `$modsecurity_rules`, once the request is done.
+    pub modsecurity_rules: Option<crate::request::Text>,
     /// What a request does with channels.
     pub nchan: Option<std::rc::Rc<nchan::Context>>,
     /// What programs in Lua keep.
@@ -642,6 +645,7 @@ impl RequestContexts {
             ssi_shared,
             otel,
             modsecurity,
+            modsecurity_rules,
             nchan,
             lua,
             js,
@@ -663,7 +667,7 @@ impl RequestContexts {
         *limit_req = Default::default();
         *guard = Default::default();
         *shed = Default::default();
-        *shown_id = false;
+        *shown_id = None;
         *picture_refused = false;
         *ssi = Default::default();
         *auth_jwt = None;
@@ -672,6 +676,7 @@ impl RequestContexts {
         *ssi_shared = None;
         *otel = None;
         *modsecurity = None;
+        *modsecurity_rules = None;
         *nchan = None;
         *lua = None;
         *js = None;

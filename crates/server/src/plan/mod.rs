@@ -104,7 +104,7 @@ pub struct Certificate {
 }
 
 /// What a reload of the server with this pid file would change. `first`: what `which` says, read alone.
-pub fn of(which: &Which, first: Snapshot) -> Result<Plan, String> {
+pub fn of(which: &Which, first: Arc<Snapshot>) -> Result<Plan, String> {
     let pid = first.process.pid.clone();
     // What a reload would share or refuse shows only if the running configuration is there first.
     drop(first);

@@ -8,7 +8,7 @@ use super::{Request, Text};
 use crate::connection::action;
 use crate::log_error;
 use crate::modules::core::{ErrorPage, ServerTokens};
-use crate::modules::{self, RequestContexts};
+use crate::modules::RequestContexts;
 use crate::request::respond::{SERVER, SERVER_VERSION};
 use std::fmt;
 
@@ -231,9 +231,9 @@ fn built_in(r: &mut Request, status: u16) -> Verdict {
         page.extend_from_slice(detail.as_bytes());
         page.extend_from_slice(b"</center>\r\n");
     }
-    if let Some(id) = r.ctx.shown_id.then(|| modules::variables::request_id(r)).flatten() {
+    if let Some(id) = r.ctx.shown_id {
         page.extend_from_slice(b"<center>Request ");
-        page.extend_from_slice(r.get(id));
+        wire::http1::escape::escape_html(r.get(id), &mut page);
         page.extend_from_slice(b"</center>\r\n");
     }
     page.extend_from_slice(b"<hr><center>");

@@ -21,6 +21,7 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("secuploadfilelimit", "parts are limited by a constant"),
     ("secpcrematchlimit", "expressions have a limit of steps of their own"),
     ("secpcrematchlimitrecursion", "expressions have a limit of steps of their own"),
+    ("secauditlog2", "the audit log is written once, where \"SecAuditLog\" says"),
     ("secauditlogtype", "the audit log is one stream of JSON lines"),
     ("secauditlogformat", "the audit log is one stream of JSON lines"),
     ("secauditlogstoragedir", "the audit log is one stream of JSON lines"),
@@ -99,7 +100,7 @@ pub(super) fn apply(settings: &mut Settings, s: &Statement, files: &mut Reader<'
             settings.audit_parts = first.as_bytes().into();
         }
         "secauditlogrelevantstatus" => settings.audit_status = Some(Arc::new(Rx::compile(first.as_bytes(), false)?)),
-        "secauditlog" | "secauditlog2" => settings.audit_file = Some(first.as_str().into()),
+        "secauditlog" => settings.audit_file = Some(first.as_str().into()),
         "seccomponentsignature" => settings.components.push(first.as_str().into()),
         "secwebappid" => settings.web_app = first.as_str().into(),
         "seccollectiontimeout" => settings.collection_timeout_s = first.parse().map_err(|_| invalid())?,

@@ -6,6 +6,7 @@ use crate::limits::MAX_VALUES;
 use crate::rule::Processor;
 use crate::settings::LimitAction;
 use crate::texts::EMPTY;
+use crate::transform::base64_decode;
 use crate::variable::{Collection, Single};
 
 impl Transaction {
@@ -118,6 +119,18 @@ impl Transaction {
         } else if name.eq_ignore_ascii_case(b"authorization") {
             let end = memchr::memchr(b' ', value).unwrap_or(value.len());
             self.set_text(Single::AuthType, &value[..end]);
+            if value[..end].eq_ignore_ascii_case(b"basic") {
+                self.remote_user(&value[end..]);
+            }
+        }
+    }
+
+    /// The name in front of the colon of `Authorization: Basic`: RFC 7617 section 2.
+    fn remote_user(&mut self, encoded: &[u8]) {
+        let mut decoded = Vec::new();
+        base64_decode(encoded.trim_ascii(), false, &mut decoded);
+        if let Some(end) = memchr::memchr(b':', &decoded) {
+            self.set_text(Single::RemoteUser, &decoded[..end]);
         }
     }
 

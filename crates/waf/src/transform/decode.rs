@@ -149,7 +149,7 @@ fn base64_digit(byte: u8) -> Option<u8> {
 }
 
 /// Decodes base64 up to the first byte that is none; a forgiving one passes over such bytes.
-pub(super) fn base64_decode(input: &[u8], forgiving: bool, out: &mut Vec<u8>) -> bool {
+pub(crate) fn base64_decode(input: &[u8], forgiving: bool, out: &mut Vec<u8>) -> bool {
     let (mut bits, mut held) = (0_u32, 0);
     for byte in input {
         let Some(digit) = base64_digit(*byte) else {

@@ -6,7 +6,7 @@ mod entity;
 mod path;
 mod text;
 
-pub(crate) use decode::{UnicodeMap, url_decode};
+pub(crate) use decode::{UnicodeMap, base64_decode, url_decode};
 
 use md5::{Digest, Md5};
 use sha1::Sha1;

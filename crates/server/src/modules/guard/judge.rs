@@ -13,7 +13,7 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
 use runtime::clock;
-use shield::bans::subject;
+use shield::bans::{address, subject};
 use shield::challenge::{Kind, Proof};
 use shield::fingerprint::header_order;
 use shield::rates::{Above, Rate};
@@ -337,10 +337,10 @@ fn ban(guard: &Guard, who: &Who, reason: &str, ms: u64) {
     let now = clock::wall_ms();
     let reason = format!("guard \"{}\": {reason}", guard.name);
     if BANS.add(who.subject, now + ms, &reason, now) {
-        let address = ip.to_canonical();
-        crate::log::process_line(guard.log_level, format_args!("{reason}: {address} is banned for {} s", ms / 1000));
+        let client = ip.to_canonical();
+        crate::log::process_line(guard.log_level, format_args!("{reason}: {client} is banned for {} s", ms / 1000));
         if let Some(set) = &guard.nftables {
-            state::tell(set, address, ms);
+            state::tell(set, address(who.subject), ms);
         }
     }
 }

@@ -308,10 +308,12 @@ pub fn enter_as<T>(
     let _restore = Restore(before.0, before.1, OWNER.replace(owner), ROOT.replace(root));
     let program = r.as_deref().and_then(|r| r.conf().lua.program(phase));
     let _running = Running::begin(program, phase, machine.bounded);
-    match r {
+    let done = match r {
         Some(r) => REQUEST.set(r, run),
         None => run(),
-    }
+    };
+    machine.weigh();
+    done
 }
 
 /// Works on the request that the running program is about.

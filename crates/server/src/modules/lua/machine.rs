@@ -6,7 +6,8 @@ use super::{api, run, watch};
 use crate::log::error::Level;
 use crate::modules::lua::chunk::{Chunk, Source};
 use crate::request::Request;
-use crate::snapshot::{ThreadSnapshot, VariableId};
+use crate::snapshot::{Snapshot, ThreadSnapshot, VariableId};
+use crate::status::Tally;
 use ::lua::machine as base;
 use mlua::{Function, Lua, Table, Thread};
 use runtime::TaskId;
@@ -15,6 +16,7 @@ use std::collections::HashMap;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
+use std::sync::Arc;
 
 /// What `ngx` is made of on the side of Lua.
 const PRELUDE: &[u8] = include_bytes!("prelude.lua");
@@ -51,10 +53,45 @@ pub struct Machine {
     pub furnished: Cell<bool>,
     /// Timers that run.
     pub running: Cell<usize>,
+    /// Bytes that it has taken when they were last counted.
+    weight: Cell<usize>,
+}
+
+/// Bytes that the machines of each thread take.
+static BYTES: Tally<1> = Tally::new();
+
+/// Bytes that all machines take, as their collectors count them; what C libraries have taken is not among them.
+pub fn bytes() -> u64 {
+    BYTES.sums()[0]
+}
+
+impl Drop for Machine {
+    fn drop(&mut self) {
+        BYTES.mine().sub(0, self.weight.get() as u64);
+    }
 }
 
 /// The machine of a thread's view of a configuration, or why there is none.
 pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
+
+/// Whether threads could serve under a configuration: its `init_by_lua*` is run in a machine that nobody uses. Of files of programs that are not there,
+/// or are no Lua, it warns: requests would be answered with errors, though only theirs.
+///
+/// # Errors
+/// What `init_by_lua*` has said, and why there is no machine.
+pub fn try_out(snapshot: &Arc<Snapshot>) -> Result<(), String> {
+    let view = Rc::new(ThreadSnapshot::new(snapshot.clone()));
+    for part in std::iter::once(&view).chain(&view.stream).filter(|part| part.main.lua.is_used()) {
+        let machine = Machine::new(part)?;
+        for path in &part.main.lua.files {
+            if let Err(text) = machine.load_file(part.prefix.join(path)) {
+                let path = path.display();
+                crate::log::process_line(Level::Warn, format_args!("Lua file \"{path}\" cannot be run: {text}"));
+            }
+        }
+    }
+    Ok(())
+}
 
 /// A thread begins to serve under a configuration: `init_by_lua*`, `init_worker_by_lua*`.
 pub fn start(snapshot: &Rc<ThreadSnapshot>) {
@@ -144,14 +181,15 @@ impl Machine {
             waiting: RefCell::default(),
             furnished: Cell::new(false),
             running: Cell::new(0),
+            weight: Cell::new(0),
         });
         ::lua::regex::set_listener(|text| {
             if crate::log::error::default_enabled(Level::Debug) {
                 crate::log::process_line(Level::Debug, format_args!("{text}"));
             }
         });
-        ::lua::regex::set_max_entries(*snapshot.main.lua.regex_cache_max_entries as usize);
-        ::lua::regex::set_match_limit(*snapshot.main.lua.regex_match_limit as u32);
+        let expressions = *snapshot.main.lua.regex_cache_max_entries as usize;
+        ::lua::regex::configure(*snapshot.main.lua.regex_match_limit as u32, expressions);
         crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = &snapshot.main.lua.init {
@@ -161,6 +199,13 @@ impl Machine {
         }
         machine.furnished.set(true);
         Ok(machine)
+    }
+
+    /// A piece of a program has run: what the machine takes now is counted.
+    pub fn weigh(&self) {
+        let now = self.lua.used_memory();
+        let before = self.weight.replace(now);
+        BYTES.mine().add(0, (now as u64).wrapping_sub(before as u64));
     }
 
     /// Puts `ngx` and the paths in.

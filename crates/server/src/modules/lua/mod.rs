@@ -38,10 +38,13 @@ use crate::{merged_values, reads_as_settings};
 use ::lua::dict::Dict;
 use conf::{Body, Node, Problem, value};
 use current::Phase;
+use std::ffi::OsStr;
+use std::os::unix::ffi::OsStrExt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-pub use machine::{Machine, leave, start};
+pub use machine::{Machine, leave, start, try_out};
 pub use phases::{Context, header_filter, logger, set};
 
 /// The directives.
@@ -314,6 +317,8 @@ pub struct Main {
     pub answers: bool,
     /// The names of the programs so far.
     pub names: Vec<Box<str>>,
+    /// Files of programs whose names have no variables.
+    pub files: Vec<PathBuf>,
 }
 
 impl Default for Main {
@@ -339,6 +344,7 @@ impl Default for Main {
             dicts: Vec::new(),
             answers: false,
             names: Vec::new(),
+            files: Vec::new(),
         }
     }
 }
@@ -371,6 +377,11 @@ fn chunk(scope: &mut Scope<'_, '_>, node: &Node, at: usize) -> Result<Arc<Chunk>
     if let Source::Text(text) = &source {
         let checked = CHECKER.with(|lua| ::lua::machine::compile(lua, text, &format!("={name}")).map(|_| ()));
         checked.map_err(|e| node.problem(format!("failed to load inlined Lua code: {e}")))?;
+    }
+    if let Source::File(path) = &source
+        && let Some(path) = path.as_fixed()
+    {
+        scope.build.main.lua.files.push(OsStr::from_bytes(path).into());
     }
     let number = scope.build.main.lua.names.len();
     scope.build.main.lua.names.push(name.as_str().into());

@@ -8,6 +8,7 @@ mod steps;
 
 use crate::config::complex::Complex;
 use crate::config::setters;
+use crate::config::variables::Builtin;
 use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::log::lines;
 use crate::merged_values;
@@ -41,6 +42,10 @@ pub const DIRECTIVES: &[Directive] = &[
         setters::flag(&mut s.level.conf.modsecurity.settings.modsecurity_use_error_log, n)
     }),
 ];
+
+/// The variable.
+pub const VARIABLES: &[Builtin] =
+    &[Builtin { name: "modsecurity_rules", evaluate: steps::rules_hit, volatile: true, assign: None }];
 
 merged_values! {
     /// What is merged as it is.

@@ -42,6 +42,8 @@ static STORE: LazyLock<Arc<Memory>> = LazyLock::new(Arc::default);
 /// One request under a rule set.
 pub struct Watch {
     set: Arc<RuleSet>,
+    /// What it is called in the audit log.
+    id: Text,
     transaction: Box<Transaction>,
     /// Phase 2 has been run.
     request_done: bool,
@@ -82,7 +84,7 @@ fn take(snapshot: &ThreadSnapshot, set: &Arc<RuleSet>) -> Watch {
         }
         None => Box::new(Transaction::new(rules, store, now)),
     };
-    Watch { set: set.clone(), transaction, request_done: false, answer_seen: false }
+    Watch { set: set.clone(), id: Text::EMPTY, transaction, request_done: false, answer_seen: false }
 }
 
 /// The first step, before the rewrites of a location: phase 1.
@@ -98,6 +100,7 @@ pub fn begin(r: &mut Request) -> Verdict {
         None => variables::request_id(r).unwrap_or(Text::EMPTY),
     };
     let mut watch = take(&snapshot, set);
+    watch.id = id;
     let t = &mut watch.transaction;
     t.unique_id(r.get(id));
     t.connection(&ends(r));
@@ -148,8 +151,25 @@ fn note(r: &mut Request, refused: &Intervention) {
     if why.is_empty() {
         why.push_str(&refused.log);
     }
+    let id = watch.id;
     r.ctx.modsecurity = Some(watch);
-    refusals::refused(r, refused.status, "modsecurity", format_args!("{why}"));
+    refusals::refused_as(r, id, refused.status, "modsecurity", format_args!("{why}"));
+}
+
+/// `$modsecurity_rules`
+pub(super) fn rules_hit(r: &mut Request) -> Option<Text> {
+    let Some(watch) = r.ctx.modsecurity.take() else { return r.ctx.modsecurity_rules };
+    let text = ids_of(r, &watch.transaction);
+    r.ctx.modsecurity = Some(watch);
+    text
+}
+
+/// The ids of the rules that have matched and are logged.
+fn ids_of(r: &mut Request, transaction: &Transaction) -> Option<Text> {
+    let mut ids = transaction.matches().iter().filter(|found| found.log).map(|found| found.id);
+    let mut text = ids.next()?.to_string();
+    ids.for_each(|id| text += &format!(",{id}"));
+    Some(r.text(text.as_bytes()))
 }
 
 /// What is answered for an intervention.
@@ -387,6 +407,7 @@ pub fn logger(r: &mut Request) {
     }
     let seen = rules::Seen { refused: t.intervention().is_some(), given_up: t.fault().is_some() };
     rules::count(seen, t.matches().iter().filter(|m| m.log).map(|m| m.id));
+    r.ctx.modsecurity_rules = ids_of(r, &watch.transaction);
     let snapshot = r.snapshot.clone();
     if let Some(file) = watch.set.audit.filter(|_| watch.transaction.is_audited()) {
         let mut bytes = snapshot.lines.take(file);
