@@ -2,6 +2,7 @@
 //! threads share. `server` puts requests, phases and sockets around it (docs/lua.md). Knows no request and no clock: times are arguments.
 
 pub mod dict;
+pub mod interrupt;
 pub mod json;
 mod json_read;
 pub mod machine;

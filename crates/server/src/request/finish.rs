@@ -7,8 +7,8 @@ use super::route::Located;
 use super::{Request, Text};
 use crate::connection::action;
 use crate::log_error;
-use crate::modules::core::{ErrorPage, ServerTokens};
 use crate::modules::RequestContexts;
+use crate::modules::core::{ErrorPage, ServerTokens};
 use crate::request::respond::{SERVER, SERVER_VERSION};
 use std::fmt;
 

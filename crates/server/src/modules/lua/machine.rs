@@ -8,6 +8,7 @@ use crate::modules::lua::chunk::{Chunk, Source};
 use crate::request::Request;
 use crate::snapshot::{Snapshot, ThreadSnapshot, VariableId};
 use crate::status::Tally;
+use ::lua::interrupt::Handle;
 use ::lua::machine as base;
 use mlua::{Function, Lua, Table, Thread};
 use runtime::TaskId;
@@ -55,6 +56,8 @@ pub struct Machine {
     pub running: Cell<usize>,
     /// Bytes that it has taken when they were last counted.
     weight: Cell<usize>,
+    /// For `watch`.
+    handle: Arc<Handle>,
 }
 
 /// Bytes that the machines of each thread take.
@@ -67,6 +70,7 @@ pub fn bytes() -> u64 {
 
 impl Drop for Machine {
     fn drop(&mut self) {
+        self.handle.close();
         BYTES.mine().sub(0, self.weight.get() as u64);
     }
 }
@@ -164,7 +168,8 @@ impl Machine {
         if !most.is_zero() {
             watch::bound(&lua, most).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         }
-        watch::begin(snapshot.main.lua.names.as_slice().into());
+        let handle = Arc::new(Handle::new(&lua));
+        watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
@@ -182,6 +187,7 @@ impl Machine {
             furnished: Cell::new(false),
             running: Cell::new(0),
             weight: Cell::new(0),
+            handle,
         });
         ::lua::regex::set_listener(|text| {
             if crate::log::error::default_enabled(Level::Debug) {

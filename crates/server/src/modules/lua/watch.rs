@@ -3,12 +3,13 @@
 
 use super::current::Phase;
 use crate::log::error::Level;
+use ::lua::interrupt::{self, Handle};
 use mlua::debug::Debug;
 use mlua::{HookTriggers, Lua, VmState};
 use runtime::clock;
 use std::cell::{Cell, RefCell};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, Once, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, Once, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// How long a program may run before it is named.
@@ -19,6 +20,8 @@ const EVERY: Duration = Duration::from_millis(250);
 const INSTRUCTIONS: u32 = 10_000;
 /// The same once the time is over: whoever catches the error gets it again at once.
 const EACH: u32 = 1;
+/// How long a machine is waited for that is asked where its program is.
+const ANSWER: Duration = Duration::from_millis(50);
 /// Functions of ours that may stand between the clock and the program.
 const INNER: usize = 8;
 /// What a bounded machine has otherwise.
@@ -35,6 +38,11 @@ struct Seen {
     phase: AtomicU32,
     /// The programs of the configuration that the thread has taken last, by their numbers.
     names: Mutex<Arc<[Box<str>]>>,
+    /// Its machines, which may be asked where their programs are.
+    machines: Mutex<Vec<Weak<Handle>>>,
+    /// What one of them has answered.
+    traced: Mutex<Option<String>>,
+    answered: Condvar,
 }
 
 static ALL: Mutex<Vec<Weak<Seen>>> = Mutex::new(Vec::new());
@@ -46,8 +54,9 @@ thread_local! {
     static OVER: RefCell<Option<String>> = const { RefCell::new(None) };
 }
 
-/// This thread takes a configuration with these programs.
-pub fn begin(names: Arc<[Box<str>]>) {
+/// This thread takes a configuration with these programs, and a machine for them.
+pub fn begin(names: Arc<[Box<str>]>, machine: &Arc<Handle>) {
+    interrupt::set_listener(answer);
     static WATCHING: Once = Once::new();
     MINE.with_borrow_mut(|mine| {
         let seen = mine.get_or_insert_with(|| {
@@ -57,6 +66,9 @@ pub fn begin(names: Arc<[Box<str>]>) {
             seen
         });
         *seen.names.lock().unwrap_or_else(PoisonError::into_inner) = names;
+        let mut machines = seen.machines.lock().unwrap_or_else(PoisonError::into_inner);
+        machines.retain(|known| known.strong_count() > 0);
+        machines.push(Arc::downgrade(machine));
     });
     WATCHING.call_once(|| {
         // Without it nothing is named, and all else goes on.
@@ -195,6 +207,31 @@ fn watch() {
     }
 }
 
+/// A machine of this thread says where its program is.
+fn answer(text: &str) {
+    MINE.with_borrow(|mine| {
+        let Some(seen) = mine else { return };
+        // Asked as well, but idle until now: nobody waits for that.
+        if seen.run.load(Ordering::Relaxed) & 1 == 1 {
+            *seen.traced.lock().unwrap_or_else(PoisonError::into_inner) = Some(text.to_owned());
+            seen.answered.notify_all();
+        }
+    });
+}
+
+/// Where a thread's program is, if it says so soon.
+fn ask(seen: &Seen) -> Option<String> {
+    let machines = seen.machines.lock().unwrap_or_else(PoisonError::into_inner).clone();
+    let mut traced = seen.traced.lock().unwrap_or_else(PoisonError::into_inner);
+    *traced = None;
+    let asked = machines.iter().filter_map(Weak::upgrade).filter(|machine| machine.ask()).count();
+    if asked == 0 {
+        return None;
+    }
+    let waited = seen.answered.wait_timeout_while(traced, ANSWER, |traced| traced.is_none());
+    waited.unwrap_or_else(PoisonError::into_inner).0.take()
+}
+
 fn tell(seen: &Seen, ran: Duration) {
     let number = seen.program.load(Ordering::Relaxed) as usize;
     let names = seen.names.lock().unwrap_or_else(PoisonError::into_inner).clone();
@@ -202,9 +239,12 @@ fn tell(seen: &Seen, ran: Duration) {
         Phase::ALL.get(seen.phase.load(Ordering::Relaxed) as usize).map_or("a program", |phase| phase.context());
     let name = number.checked_sub(1).and_then(|at| names.get(at)).map_or(phase, |name| name);
     let (thread, ms) = (&seen.thread, ran.as_millis());
+    let traced = ask(seen).map_or_else(String::new, |traced| format!("\n{traced}"));
     crate::log::process_line(
         Level::Error,
-        format_args!("{name} has kept {thread} for {ms} ms without waiting: nobody else is served there meanwhile"),
+        format_args!(
+            "{name} has kept {thread} for {ms} ms without waiting: nobody else is served there meanwhile{traced}"
+        ),
     );
 }
 
@@ -216,7 +256,7 @@ mod tests {
     fn a_program_is_ended_where_it_is() {
         let lua = ::lua::machine::new();
         bound(&lua, Duration::from_millis(20)).expect("a hook");
-        begin(Arc::from(Vec::new()));
+        begin(Arc::from(Vec::new()), &Arc::new(Handle::new(&lua)));
         let run = |text: &str| {
             let _running = Running::begin(None, Phase::Content, true);
             lua.load(text).set_name("=test").exec().map_err(|e| e.to_string())
