@@ -31,6 +31,7 @@ mod error_pages;
 mod examples;
 mod fancyindex;
 mod fastcgi;
+mod fewer_threads;
 mod filters;
 mod geoip2;
 mod grpc;

@@ -189,14 +189,14 @@ fn fewer_threads_take_over_kept_connections() {
 }
 
 /// The same line with one request more.
-fn next_of(said: &str) -> String {
+pub(crate) fn next_of(said: &str) -> String {
     let mut words: Vec<String> = said.split(' ').map(str::to_owned).collect();
     words[1] = (words[1].parse::<u32>().unwrap() + 1).to_string();
     words.join(" ")
 }
 
 /// Worker threads of the server's worker process.
-fn worker_threads(server: &Server) -> usize {
+pub(crate) fn worker_threads(server: &Server) -> usize {
     let master = server.read("logs/nginx.pid").trim().to_owned();
     let children = std::fs::read_to_string(format!("/proc/{master}/task/{master}/children")).unwrap_or_default();
     let Some(worker) = children.split_whitespace().next() else { return 0 };

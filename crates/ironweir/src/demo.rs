@@ -77,7 +77,8 @@ fn serve(port: u16) -> Result<(), String> {
     crate::demo_backends::start(&folder.0).map_err(|e| format!("backends: {e}"))?;
     let listeners = Listeners::default().open(&snapshot.listens, snapshot.process.threads);
     let listeners = listeners.map_err(|_| "an address could not be listened on; the reason stands above".to_owned())?;
-    let workers = Workers::start(&snapshot, &listeners.list).map_err(|e| format!("threads: {e}"))?;
+    let workers =
+        Workers::start(&snapshot, &listeners.list, server::upgrade::move_over).map_err(|e| format!("threads: {e}"))?;
     server::modules::api::keep_history();
     println!("Ironweir {} is running: http://127.0.0.1:{port}/", env!("CARGO_PKG_VERSION"));
     print!("{PLACES}");

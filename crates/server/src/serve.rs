@@ -313,7 +313,7 @@ fn work(start: WorkerStart) -> i32 {
     let mut timeout = first.process.worker_shutdown_timeout;
     crate::worker::begin_at_rest(predecessor.is_some());
     crate::modules::nchan::succession::set_memory(first.main.nchan.memory());
-    let mut workers = match Workers::start(&first, &listeners) {
+    let mut workers = match Workers::start(&first, &listeners, upgrade::move_over) {
         Ok(w) => w,
         Err(e) => {
             process_line(Level::Alert, format_args!("threads could not be started ({})", crate::log::os_error(&e)));

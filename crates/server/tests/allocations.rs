@@ -89,7 +89,7 @@ fn kept_connections_allocate_nothing() {
     snapshot.open_logs(&Default::default()).expect("logs open");
     let snapshot = Arc::new(snapshot);
     let listeners = Listeners::default().open(&snapshot.listens, 1).expect("the port is free");
-    let workers = Workers::start(&snapshot, &listeners.list).expect("a thread");
+    let workers = Workers::start(&snapshot, &listeners.list, server::upgrade::move_over).expect("a thread");
     // A file is trusted once its last change is a while ago.
     std::thread::sleep(std::time::Duration::from_millis(100));
     let mut connection = TcpStream::connect(("127.0.0.1", port)).expect("the server listens");

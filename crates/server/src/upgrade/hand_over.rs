@@ -9,6 +9,7 @@ use crate::log::process_line;
 use crate::master::Reporter;
 use crate::master::channel::Handle;
 use crate::modules::nchan::succession;
+use crate::worker::departure::To;
 use crate::worker::order::Order;
 use heir::Frame;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
@@ -146,8 +147,12 @@ fn give(line: &mut Line, threads: &Threads, heirs: u64, gone: &Arc<AtomicU64>, r
     let mut ours = ours.into_iter();
     for thread in threads {
         let (lines, done, gone) = (ours.by_ref().take(each).collect(), done.clone(), gone.clone());
+        let done = Box::new(move || {
+            let _ = done.send(());
+            leave::tell_all();
+        });
         let work = move || {
-            runtime::spawn(leave::run(lines, gone, done));
+            runtime::spawn(leave::run(lines, To::Process, gone, done));
         };
         let _ = thread.send(Order::Do(Box::new(work)));
     }

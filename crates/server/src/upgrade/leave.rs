@@ -1,11 +1,11 @@
-//! A thread's connections on their way to another process: those that are parked from one end of the table to the other, those with tasks as
+//! A thread's connections on their way to another process, or to other threads: those that are parked from one end of the table to the other, those with tasks as
 //! they come, a batch at a time. From: `hand_over`. What is not answered for goes on here.
 
 use super::line::ThreadLine;
 use crate::connection::parked;
 use crate::master::channel::Handle;
 use crate::worker;
-use crate::worker::departure::{self, Stay, Traveller};
+use crate::worker::departure::{self, Stay, To, Traveller};
 use heir::{Batch, Frame, MOST_RECORDS, Reader, Secret};
 use runtime::timer::sleep;
 use std::collections::HashSet;
@@ -14,7 +14,6 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
-use std::sync::mpsc::Sender;
 use std::task::Poll;
 use std::time::Duration;
 use zeroize::Zeroize;
@@ -24,22 +23,23 @@ const QUIET_TURNS: usize = 3;
 /// No descriptor is free: somebody gives one back in this time.
 const NO_DESCRIPTOR: Duration = Duration::from_millis(1);
 
-/// Goes on as long as the lines do. `gone` counts those that went; `done` is told when all have that can.
-pub(super) async fn run(lines: Vec<OwnedFd>, gone: Arc<AtomicU64>, done: Sender<()>) {
+/// Goes on as long as the lines do. `gone` counts those that went; `done` is called when all have that can, or none does.
+pub(super) async fn run(lines: Vec<OwnedFd>, to: To, gone: Arc<AtomicU64>, done: Box<dyn FnOnce() + Send>) {
     let links: io::Result<Vec<ThreadLine>> = lines.into_iter().map(ThreadLine::new).collect();
-    let Ok(links) = links else { return tell_all() };
-    departure::open();
-    let mut way = Way { links, next: 0, told: HashSet::new(), gone };
-    // Whatever ended it, the other process is not there any more.
-    let _ = way.run(done).await;
+    let Ok(links) = links else { return done() };
+    departure::open(to);
+    let mut way = Way { links, next: 0, told: HashSet::new(), gone, done: Some(done) };
+    // Whatever ended it, nobody is there any more.
+    let _ = way.run().await;
     for traveller in departure::close() {
         (traveller.stay)(traveller.files, Stay::Unanswered);
     }
+    way.done.into_iter().for_each(|done| done());
     worker::set_left(false);
 }
 
 /// Channels are over there: who hears them here, and cannot go, is told so.
-fn tell_all() {
+pub(super) fn tell_all() {
     worker::set_left(true);
     runtime::wake_all();
     parked::ask_all();
@@ -52,11 +52,12 @@ struct Way {
     /// Generations whose names were said, and on which link.
     told: HashSet<(usize, u64)>,
     gone: Arc<AtomicU64>,
+    done: Option<Box<dyn FnOnce() + Send>>,
 }
 
 impl Way {
-    async fn run(&mut self, done: Sender<()>) -> io::Result<()> {
-        let (mut from, mut done, mut quiet) = (Some(0), Some(done), 0);
+    async fn run(&mut self) -> io::Result<()> {
+        let (mut from, mut quiet) = (Some(0), 0);
         loop {
             let mut batch = departure::take(MOST_RECORDS);
             let room = MOST_RECORDS - batch.len();
@@ -77,10 +78,7 @@ impl Way {
             } else if quiet < QUIET_TURNS {
                 quiet += 1;
             } else {
-                if let Some(done) = done.take() {
-                    let _ = done.send(());
-                    tell_all();
-                }
+                self.done.take().into_iter().for_each(|done| done());
                 self.rest().await?;
             }
             runtime::yield_now().await;

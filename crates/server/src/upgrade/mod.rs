@@ -12,6 +12,7 @@
 //!                                  <── Answer ──            those that it took are closed there
 //!     what stays says goodbye, or ends as in any shutdown
 //! ```
+//! A thread that a reload has made superfluous goes the same way, by lines to threads that stay (`within`).
 //! When the line ends before that, the new worker is gone: what was not answered for goes on here, and connections are accepted again.
 
 mod arrive;
@@ -20,7 +21,9 @@ mod keys;
 mod leave;
 mod line;
 mod succeed;
+mod within;
 mod zones;
 
 pub use hand_over::{HandOver, hand_over};
 pub use succeed::{Succession, succeed};
+pub use within::move_over;

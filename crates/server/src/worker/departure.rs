@@ -1,5 +1,5 @@
-//! Connections of this thread that are to go to another process, in a queue until its line has room (`upgrade::leave`). From: whoever has a
-//! connection that waits, once [`is_open`] says so. Knows nothing of what they are.
+//! Connections of this thread that are to go to another process, or to other threads of this one, in a queue until their line has room
+//! (`upgrade::leave`). From: whoever has a connection that waits, once [`is_open`] says so. Knows nothing of what they are.
 
 use crate::connection::tls::secrets::SecretBytes;
 use heir::Kind;
@@ -76,12 +76,23 @@ pub struct Traveller {
 thread_local! {
     static QUEUE: RefCell<VecDeque<Traveller>> = const { RefCell::new(VecDeque::new()) };
     static TASK: Cell<Option<TaskId>> = const { Cell::new(None) };
+    static TO: Cell<To> = const { Cell::new(To::Process) };
     /// Some have been said, and not answered for.
     static ON_THE_WAY: Cell<bool> = const { Cell::new(false) };
 }
 
+/// Where connections go.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum To {
+    /// To another process: channels are there, too.
+    Process,
+    /// To other threads of this process, which have the same channels.
+    Threads,
+}
+
 /// From now on connections of this thread go by the running task; it is woken for each. Those that wait are woken to find out.
-pub fn open() {
+pub fn open(to: To) {
+    TO.set(to);
     TASK.set(Some(runtime::current()));
     runtime::wake_all();
 }
@@ -96,6 +107,11 @@ pub fn close() -> Vec<Traveller> {
 #[inline]
 pub fn is_open() -> bool {
     TASK.get().is_some()
+}
+
+/// The same of what this process has once, for all of its threads.
+pub fn leaves_process() -> bool {
+    is_open() && TO.get() == To::Process
 }
 
 /// Has a connection go.

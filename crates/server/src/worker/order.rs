@@ -38,6 +38,8 @@ pub enum Order {
     EndTrial(std::sync::mpsc::Sender<()>),
     /// Write what is held back for access logs: their files are about to be reopened.
     FlushLogs(std::sync::mpsc::Sender<()>),
+    /// Close all listening sockets: others take what waits.
+    Unlisten,
     /// Stop accepting, close idle connections or hand them to threads that stay, end when the rest is done.
     Drain {
         /// Those who stay; none if the process ends.

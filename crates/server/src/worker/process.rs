@@ -15,8 +15,15 @@ const LOOK: Duration = Duration::from_millis(5);
 /// How long a thread may take to do what is waited for before the others go on without it.
 const STUCK: Duration = Duration::from_millis(500);
 
+/// Where a thread takes orders.
+type Orders = UnboundedSender<Order>;
+
+/// Has a thread hand what it holds to others, and does what comes then.
+pub type MoveOver = fn(leaver: &Orders, heirs: &[Orders], then: Box<dyn FnOnce() + Send>);
+
 /// The threads of this process.
 pub struct Workers {
+    move_over: MoveOver,
     threads: Vec<Handle>,
     /// Threads that a reload made superfluous: they end with their connections.
     retired: Vec<Handle>,
@@ -24,8 +31,8 @@ pub struct Workers {
 
 impl Workers {
     /// Starts as many threads as the snapshot asks for.
-    pub fn start(snapshot: &Arc<Snapshot>, listeners: &[Listener]) -> std::io::Result<Workers> {
-        let mut workers = Workers { threads: Vec::new(), retired: Vec::new() };
+    pub fn start(snapshot: &Arc<Snapshot>, listeners: &[Listener], move_over: MoveOver) -> std::io::Result<Workers> {
+        let mut workers = Workers { move_over, threads: Vec::new(), retired: Vec::new() };
         workers.configure(snapshot, listeners)?;
         Ok(workers)
     }
@@ -41,8 +48,11 @@ impl Workers {
         }
         // Those who stay have the new configuration before they are handed connections.
         for thread in extra {
-            let heirs = self.threads.iter().map(|t| t.orders.clone()).collect();
-            let _ = thread.orders.send(Order::Drain { heirs });
+            let heirs: Vec<Orders> = self.threads.iter().map(|t| t.orders.clone()).collect();
+            let (leaver, left) = (thread.orders.clone(), heirs.clone());
+            let _ = leaver.send(Order::Unlisten);
+            let then = move || drop(leaver.send(Order::Drain { heirs: left }));
+            (self.move_over)(&thread.orders, &heirs, Box::new(then));
             self.retired.push(thread);
         }
         for number in self.threads.len()..count {
@@ -66,7 +76,7 @@ impl Workers {
     }
 
     /// Where each thread takes orders.
-    pub fn threads(&self) -> Vec<UnboundedSender<Order>> {
+    pub fn threads(&self) -> Vec<Orders> {
         self.threads.iter().map(|t| t.orders.clone()).collect()
     }
 

@@ -108,11 +108,10 @@ fn run(
                 }
                 Order::Do(work) => work(),
                 Order::Adopt(parcel) => connection::begin::adopt(*parcel),
+                Order::Unlisten => mine.listeners.drain(..).for_each(|l| l.close()),
                 Order::Drain { heirs } => {
                     handover::set_heirs(heirs);
-                    for l in mine.listeners.drain(..) {
-                        l.close();
-                    }
+                    mine.listeners.drain(..).for_each(|l| l.close());
                     DRAINING.set(true);
                     end_trial();
                     SNAPSHOT.with_borrow(|snapshot| snapshot.iter().for_each(|s| s.leave()));

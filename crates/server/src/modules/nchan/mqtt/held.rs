@@ -236,7 +236,7 @@ impl Held {
 
     fn poll(&mut self, kept: &mut Kept, socket: &mut Socket, timer: &Timer, cx: &mut Context<'_>) -> Poll<End> {
         loop {
-            if departure::is_open() && kept.may_go() && self.may_go() && socket.may_freeze() {
+            if departure::leaves_process() && kept.may_go() && self.may_go() && socket.may_freeze() {
                 return Poll::Ready(End::Departs);
             }
             if let Poll::Ready(end) = ready!(self.poll_write(kept, socket, timer, cx)) {

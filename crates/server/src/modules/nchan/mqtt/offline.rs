@@ -70,7 +70,7 @@ async fn wait(mut offline: Offline) {
             if owner.is_wanted(cx) {
                 return Poll::Ready(End::Wanted);
             }
-            let departs = departure::is_open() && session.may_go() && !*stays;
+            let departs = departure::leaves_process() && session.may_go() && !*stays;
             if !departs && (crate::worker::draining() || crate::worker::has_left()) {
                 return Poll::Ready(End::Leaving);
             }

@@ -30,7 +30,7 @@ const LISTED_BYTES: usize = 250;
 
 /// The connection, if it can be parked. One that is about to go on in another process goes from its task.
 pub(super) fn ready(kept: &Kept, socket: Socket) -> Result<Ready, Socket> {
-    let departs = departure::is_open() && kept.may_go();
+    let departs = departure::leaves_process() && kept.may_go();
     if kept.is_counted() && !departs { Ready::of(socket) } else { Err(socket) }
 }
 
@@ -97,7 +97,8 @@ impl Parked {
 
 impl Resident for Parked {
     fn travel(&mut self, rest: &[u8]) -> Option<Papers> {
-        if !self.held.may_go() {
+        // A session is its client's once in a process: it stays where it is, and ends with the thread.
+        if !departure::leaves_process() || !self.held.may_go() {
             return None;
         }
         let bytes = self.held.travel(rest, self.packed.travel()?)?;
