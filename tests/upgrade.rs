@@ -1,6 +1,6 @@
 //! Connections, channels and zones that outlive the binary: `-s upgrade`, USR2, and reloads that take a new process.
 
-use crate::harness::{Client, Port, Server, Site, wait};
+use crate::harness::{Backend, Client, Port, Reply, Server, Site, wait};
 use rustix::process::{Pid, Signal, kill_process, test_kill_process};
 use std::process::{Command, Output};
 use std::sync::Arc;
@@ -454,4 +454,34 @@ fn what_a_balancer_has_said_of_a_client_goes_with_its_connection() {
     drop(frames);
     let line = "198.51.100.7 127.0.0.1 198.51.100.7 n /sub\n";
     assert!(wait(|| server.read("logs/all.log").contains(line)), "{}", server.read("logs/all.log"));
+}
+
+/// A peer that has passed a check that is `persistent` is used at once by the new process.
+#[test]
+fn what_checks_have_found_goes_over() {
+    let stalled = Arc::new(AtomicBool::new(false));
+    let stalls = stalled.clone();
+    let backend = Backend::start(move |request| {
+        if request.head.starts_with("GET /health") && stalls.load(Relaxed) {
+            std::thread::sleep(Duration::from_secs(5));
+        }
+        Reply::Keep("HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\nfine".into())
+    });
+    let group = |name: &str| format!("upstream {name} {{ zone {name} 64k; server 127.0.0.1:{}; }}", backend.port);
+    let server = Long::start(Site::whole(&format!(
+        "worker_processes 1; events {{ }} http {{ access_log off; {} {} proxy_connect_timeout 1s;
+         server {{ listen 127.0.0.1:@PORT@;
+             location /kept {{ proxy_pass http://kept; health_check interval=1 uri=/health mandatory persistent; }}
+             location /anew {{ proxy_pass http://anew; health_check interval=1 uri=/health mandatory; }} }} }}",
+        group("kept"),
+        group("anew")
+    )));
+    for target in ["/kept", "/anew"] {
+        assert!(wait(|| server.get(target).status == 200), "{}", server.error_log());
+    }
+    stalled.store(true, Relaxed);
+    server.upgrade();
+    assert_eq!((server.get("/kept").status, server.get("/anew").status), (200, 502), "{}", server.error_log());
+    stalled.store(false, Relaxed);
+    assert!(wait(|| server.get("/anew").status == 200), "{}", server.error_log());
 }

@@ -153,6 +153,7 @@ fn beat_ms(checks: &[Check]) -> u64 {
 /// A `mandatory` check has to pass before the peer is used: anew after every reload, unless it is `persistent`.
 fn prepare(check: &Check, peer: &Peer) {
     let availability = peer.state.availability.now();
+    peer.state.availability.set_persistent(check.number, check.rhythm.persistent);
     let passed = peer.state.health.notes().tracks[check.number].passed > 0;
     if check.rhythm.mandatory && !availability.fails(check.number) && !(check.rhythm.persistent && passed) {
         peer.state.availability.set_unproven(check.number, true);

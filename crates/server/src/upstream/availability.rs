@@ -15,6 +15,9 @@ const EJECTED: u64 = 1 << 32;
 /// Where what the operator said begins: 0 nothing, else a [`Role`] and one.
 const ROLE_AT: u32 = 33;
 const ROLE: u64 = 0b11 << ROLE_AT;
+/// Where the checks begin that are `persistent`: a peer that has passed them is as good in the next process.
+const PERSISTENT_AT: u32 = 35;
+const PERSISTENT: u64 = FAILING << PERSISTENT_AT;
 
 /// What is meant for a peer, by the configuration or the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -48,9 +51,18 @@ impl AtomicAvailability {
         self.0.load(Relaxed)
     }
 
-    /// What another process found, unless something was found here meanwhile.
+    /// What another process found, unless something was found here meanwhile. Checks that are `mandatory` have to pass here as well, unless
+    /// they have passed there and are `persistent` in both.
     pub fn take_over(&self, bits: u64) {
-        let _ = self.0.compare_exchange(0, bits, Relaxed, Relaxed);
+        let by_check = |word: u64, at: u32| word >> at & FAILING;
+        let passed = by_check(bits, PERSISTENT_AT) & !by_check(bits, MAX_CHECKS as u32);
+        let _ = self.0.fetch_update(Relaxed, Relaxed, |word| {
+            if word & !(UNPROVEN | PERSISTENT) != 0 {
+                return None;
+            }
+            let unproven = by_check(word, MAX_CHECKS as u32) & !(passed & by_check(word, PERSISTENT_AT));
+            Some(bits & !(UNPROVEN | PERSISTENT) | word & PERSISTENT | unproven << MAX_CHECKS)
+        });
     }
 
     fn set(&self, bits: u64, on: bool) {
@@ -71,10 +83,15 @@ impl AtomicAvailability {
         self.set(1 << (MAX_CHECKS + check), unproven);
     }
 
+    /// The check of this number is `persistent`, or is not.
+    pub fn set_persistent(&self, check: usize, persistent: bool) {
+        self.set(1 << (PERSISTENT_AT as usize + check), persistent);
+    }
+
     /// Checks from this number on are no more.
     pub fn forget_checks(&self, from: usize) {
         let gone = FAILING & (FAILING << from);
-        self.set(gone | gone << MAX_CHECKS, false);
+        self.set(gone | gone << MAX_CHECKS | gone << PERSISTENT_AT, false);
     }
 
     /// The peer is set aside as an outlier, or taken back.
@@ -135,6 +152,26 @@ impl Availability {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_another_process_found_holds_until_something_is_found_here() {
+        let there = AtomicAvailability::default();
+        there.set_failing(1, true);
+        there.set_role(Some(Role::Drain));
+        there.set_persistent(2, true);
+        there.set_persistent(3, true);
+        there.set_unproven(3, true);
+        let here = AtomicAvailability::default();
+        // 0 is new, 2 has passed there, 3 has not, 4 is not persistent.
+        [0, 2, 3, 4].into_iter().for_each(|check| here.set_unproven(check, true));
+        [0, 2, 3].into_iter().for_each(|check| here.set_persistent(check, true));
+        here.take_over(there.bits());
+        let now = here.now();
+        assert_eq!([0, 2, 3, 4].map(|check| now.lacks(check)), [true, false, true, true]);
+        assert!(now.fails(1) && now.role() == Some(Role::Drain));
+        here.take_over(0);
+        assert!(here.now().fails(1), "it is known already");
+    }
 
     #[test]
     fn checks_ejection_and_roles_do_not_disturb_each_other() {
