@@ -91,6 +91,7 @@ mod plan;
 mod processes;
 mod proxy;
 mod push;
+mod push_crash;
 mod push_redis;
 mod recorded_requests;
 mod redline;

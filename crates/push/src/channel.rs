@@ -348,8 +348,26 @@ impl Channel {
     /// Its buffer, which is another process's from now on.
     pub(crate) fn part(self: &Arc<Self>, now: i64) -> Parting {
         let mut state = self.lock();
-        self.trim(&mut state, now, None);
         state.left = true;
+        self.copied(&mut state, now)
+    }
+
+    /// Its buffer.
+    pub(crate) fn copy(self: &Arc<Self>, now: i64) -> Parting {
+        self.copied(&mut self.lock(), now)
+    }
+
+    /// Lets go of what is beyond a buffer of this length. The message of an id, if it is there.
+    pub(crate) fn shorten(&self, length: usize, id: Id, now: i64) -> Option<Arc<Message>> {
+        let mut state = self.lock();
+        let at = state.messages.partition_point(|m| m.id < id);
+        let message = state.messages.get(at).filter(|m| m.id == id).cloned();
+        self.trim(&mut state, now, Some(length));
+        message
+    }
+
+    fn copied(self: &Arc<Self>, state: &mut State, now: i64) -> Parting {
+        self.trim(state, now, None);
         Parting {
             channel: self.clone(),
             last: state.last,

@@ -5,6 +5,8 @@
 use crate::channel::Channel;
 use crate::group::Group;
 use crate::id::Id;
+use crate::journal::Kept;
+use crate::limits::MAX_BUFFER;
 use crate::mailbox::Mailbox;
 use crate::message::{Draft, Message};
 use crate::packed::Packed;
@@ -224,6 +226,10 @@ impl Store {
             }
             self.shared.order.fetch_max(order, Relaxed);
             taken.push(Message::new(id, order, at, packed.expires, draft));
+        }
+        if let Some(journal) = self.journal() {
+            let kept = Kept { length: MAX_BUFFER, timeout: from.timeout };
+            taken.iter().for_each(|message| journal.published(from.name, message, kept));
         }
         channel.settle(from, taken, now);
         room

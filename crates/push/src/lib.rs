@@ -5,6 +5,7 @@
 mod channel;
 mod group;
 mod id;
+mod journal;
 mod leaving;
 pub mod limits;
 mod mailbox;
@@ -21,6 +22,7 @@ mod topics;
 pub use channel::{Channel, Info};
 pub use group::{Group, Limits, Totals};
 pub use id::{BadId, Id, Position};
+pub use journal::{Entry, Journal, Kept};
 pub use leaving::{Heir, Late, Parting, Settling};
 pub use mailbox::Mailbox;
 pub use message::{Draft, Marks, Message};

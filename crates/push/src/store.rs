@@ -3,6 +3,7 @@
 use crate::channel::{Channel, Info, Kind, Put};
 use crate::group::Group;
 use crate::id::Id;
+use crate::journal::{Kept, Told};
 use crate::leaving::Heir;
 use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, MAX_BUFFER, PARTS};
 use crate::mailbox::Mailbox;
@@ -146,6 +147,8 @@ pub struct Store {
     pub(crate) shared: Arc<Shared>,
     /// Who is told what happens to channels that have left.
     pub(crate) heir: Mutex<Option<Heir>>,
+    /// Who is told what happens to channels here.
+    pub(crate) journal: Told,
     limit: AtomicUsize,
     /// The part that is swept next.
     next: AtomicUsize,
@@ -166,6 +169,7 @@ impl Default for Store {
             hasher: RandomState::new(),
             shared: Arc::default(),
             heir: Mutex::default(),
+            journal: Told::default(),
             limit: AtomicUsize::new(DEFAULT_MEMORY),
             next: AtomicUsize::new(0),
         }
@@ -235,6 +239,10 @@ impl Store {
             match channel.publish(now, None, keep.length.min(MAX_BUFFER), make) {
                 Put::Done(message, info) => {
                     self.retain(&channel, &message);
+                    if let Some(journal) = self.journal().filter(|_| channel.is_own()) {
+                        let kept = Kept { length: keep.length.min(MAX_BUFFER), timeout: keep.channel_timeout };
+                        journal.published(name, &message, kept);
+                    }
                     return Ok(Published { id: message.id, info });
                 }
                 Put::Left if self.publish_late(name, &draft, keep, expires, now) => {
@@ -410,6 +418,8 @@ impl Store {
         self.delete_late(name);
         let mut part = self.part(name);
         let channel = part.channels.remove(name)?;
+        // Nobody makes a channel of this name as long as the part is locked.
+        self.journal().filter(|_| channel.is_own()).into_iter().for_each(|journal| journal.deleted(name));
         let info = channel.info(now);
         channel.group.retained().remove(channel.id());
         part.floor = part.floor.max(channel.delete());

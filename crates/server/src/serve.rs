@@ -302,7 +302,7 @@ fn wait_for(handing: &HandOver, link: &mut Link) -> bool {
 
 /// The worker process's control thread.
 fn work(start: WorkerStart) -> i32 {
-    let WorkerStart { generation, payload, listeners, files, predecessor, mut link, .. } = start;
+    let WorkerStart { generation, payload, listeners, files, predecessor, memory, mut link, .. } = start;
     let first = match snapshot(&payload, generation, &files, &link) {
         Ok(s) => s,
         Err(text) => {
@@ -313,6 +313,9 @@ fn work(start: WorkerStart) -> i32 {
     let mut timeout = first.process.worker_shutdown_timeout;
     crate::worker::begin_at_rest(predecessor.is_some());
     crate::modules::nchan::succession::set_memory(first.main.nchan.memory());
+    if let Some(memory) = memory {
+        crate::modules::nchan::journal::begin(memory.own, memory.before.as_deref());
+    }
     let mut workers = match Workers::start(&first, &listeners, upgrade::move_over) {
         Ok(w) => w,
         Err(e) => {

@@ -80,6 +80,8 @@ pub(super) struct Master<'a> {
     pub(super) new_binary: Option<Pid>,
     /// The line to a worker whose connections the next one that is started goes on with.
     pub(super) predecessor: Option<OwnedFd>,
+    /// Memory of a worker that has crashed, for the next one.
+    pub(super) remains: Option<Arc<OwnedFd>>,
     /// WINCH came: the workers went, the sockets are a new binary's.
     pub(super) not_accepting: bool,
     pub(super) exit_code: i32,
@@ -104,6 +106,7 @@ impl<'a> Master<'a> {
     ) -> Master<'a> {
         Master {
             predecessor: started.predecessor.take(),
+            remains: None,
             program: upgrade::program_path(options.arguments.first()),
             environment: std::env::vars_os().collect(),
             parent: parent_id(),

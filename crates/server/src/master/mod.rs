@@ -108,8 +108,19 @@ pub struct WorkerStart {
     pub files: OpenFiles,
     /// The line to a process whose connections this one goes on with.
     pub predecessor: Option<OwnedFd>,
+    /// Memory that outlives this process.
+    pub memory: Option<Outliving>,
     /// The line to the master. Call [`Link::applied`] once all threads accept.
     pub link: Link,
+}
+
+/// Anonymous files (memfd) of worker processes, which the master has as well.
+#[derive(Clone, Debug)]
+pub struct Outliving {
+    /// This process's.
+    pub own: Arc<OwnedFd>,
+    /// That of the one before, if it has crashed.
+    pub before: Option<Arc<OwnedFd>>,
 }
 
 /// How the program was started.

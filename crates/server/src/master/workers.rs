@@ -6,11 +6,14 @@ use super::cycle::Master;
 use super::link::Link;
 use super::message::{self, Known, ToMaster};
 use super::sys::{self, Ended, Forked, Pid, Signals};
-use super::{FATAL, WorkerStart, process, signals, title};
+use super::{FATAL, Outliving, WorkerStart, process, signals, title};
 use crate::log::error::Errno;
 use crate::master::channel::{Channel, Handle};
 use crate::server_log;
+use rustix::fs::{MemfdFlags, memfd_create};
+use std::os::fd::OwnedFd;
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -19,6 +22,9 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// Waits before the second and further starts of workers that die at once: doubled up to the longest.
 const FIRST_DELAY: Duration = Duration::from_millis(100);
 const LONGEST_DELAY: Duration = Duration::from_secs(5);
+
+/// After so many workers in a row that died at once, what is left of them may be why.
+const SUSPICIOUS: u32 = 4;
 
 /// A running worker.
 pub(super) struct Child {
@@ -32,6 +38,8 @@ pub(super) struct Child {
     /// The newest configuration it was given.
     pub(super) generation: u64,
     pub(super) known: Known,
+    /// Memory of it that outlives it.
+    memory: Option<Arc<OwnedFd>>,
 }
 
 impl Child {
@@ -84,8 +92,10 @@ impl Master<'_> {
                 return self.respawn.schedule(Duration::ZERO);
             }
         };
+        let memory = self.outliving();
+        let own = memory.as_ref().map(|memory| memory.own.clone());
         let started = if self.running.plan.process.master_process {
-            self.start_process(theirs)
+            self.start_process(theirs, memory)
         } else {
             self.start_thread(theirs)
         };
@@ -100,6 +110,7 @@ impl Master<'_> {
                 started: Instant::now(),
                 generation: self.running.generation,
                 known: self.known(),
+                memory: own,
             }),
             Err(e) => {
                 server_log!(Alert, "fork() failed while spawning \"worker process\" {}", Errno(&e));
@@ -112,21 +123,42 @@ impl Master<'_> {
         Known::of(&self.running.listeners.list, &self.files.all())
     }
 
-    fn start_process(&mut self, channel: Channel) -> std::io::Result<(Pid, Option<JoinHandle<i32>>)> {
+    /// Memory for a worker that outlives it, with that of the one before if it has crashed. With `master_process off` nobody would be left
+    /// to have it.
+    fn outliving(&mut self) -> Option<Outliving> {
+        // Whoever comes behind a predecessor, or dies of what is there, begins with nothing.
+        let before = self.remains.take().filter(|_| self.predecessor.is_none() && self.respawn.failures < SUSPICIOUS);
+        if !self.running.plan.process.master_process {
+            return None;
+        }
+        match memfd_create("worker", MemfdFlags::CLOEXEC) {
+            Ok(own) => Some(Outliving { own: Arc::new(own), before }),
+            Err(e) => {
+                server_log!(Alert, "memfd_create() failed {}", Errno(&e.into()));
+                None
+            }
+        }
+    }
+
+    fn start_process(
+        &mut self,
+        channel: Channel,
+        memory: Option<Outliving>,
+    ) -> std::io::Result<(Pid, Option<JoinHandle<i32>>)> {
         match sys::fork()? {
             Forked::Parent(pid) => {
                 server_log!(Notice, "start worker process {pid}");
                 Ok((pid, None))
             }
             Forked::Child => {
-                let code = catch_unwind(AssertUnwindSafe(|| self.be_worker(channel))).unwrap_or(1);
+                let code = catch_unwind(AssertUnwindSafe(|| self.be_worker(channel, memory))).unwrap_or(1);
                 std::process::exit(code)
             }
         }
     }
 
     /// In the child: lets go of what is the master's and runs the worker.
-    fn be_worker(&mut self, channel: Channel) -> i32 {
+    fn be_worker(&mut self, channel: Channel, memory: Option<Outliving>) -> i32 {
         title::set("worker process");
         self.children.clear();
         self.balancer = None;
@@ -157,6 +189,7 @@ impl Master<'_> {
             listeners,
             files: self.files.clone(),
             predecessor,
+            memory,
             link,
         });
         server_log!(Notice, "exiting");
@@ -176,6 +209,7 @@ impl Master<'_> {
             payload: running.plan.payload,
             files: self.files.clone(),
             predecessor: self.predecessor.take(),
+            memory: None,
             link: Link::new(channel, None, self.files.clone(), &listeners)?,
             listeners,
         };
@@ -335,6 +369,7 @@ impl Master<'_> {
         }
         let replaced = self.children.iter().any(|other| !other.exiting && other.generation >= child.generation);
         if !fatal && !replaced {
+            self.remains.clone_from(&child.memory);
             crate::status::processes::died();
             self.respawn.schedule(child.started.elapsed());
         }

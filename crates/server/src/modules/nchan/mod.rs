@@ -10,6 +10,7 @@ mod handler;
 mod held;
 mod hooks;
 mod hub;
+pub mod journal;
 pub mod mqtt;
 mod names;
 mod parked;

@@ -62,11 +62,27 @@ pub fn leave(mut say: impl FnMut(Vec<u8>), late: impl Fn(Vec<u8>) -> bool + Send
         say(std::mem::take(&mut *gathered).done());
     }
     drop(gathered);
+    retained(say);
+}
+
+fn retained(mut say: impl FnMut(Vec<u8>)) {
     STORE.retained(now(), |name, message| {
         let mut packed = Vec::new();
         message.pack(now(), &mut packed);
         say(Frame::Zone(RETAINED, name, &packed).write());
     });
+}
+
+/// Says all channels, which stay where they are. Each is said before anything else can happen to it.
+pub(super) fn copy(mut say: impl FnMut(Vec<u8>)) {
+    STORE.copies(now(), |copy| {
+        let mut frame = Channels::new();
+        write(&copy, &mut frame, &mut say);
+        if !frame.is_empty() {
+            say(frame.done());
+        }
+    });
+    retained(say);
 }
 
 /// Filters of a group that are said together.
