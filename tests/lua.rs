@@ -465,8 +465,68 @@ fn a_syntax_error_is_the_configuration_s() {
     let (status, said) = Site::server("location / { content_by_lua_block { ngx.say( } }").check();
     assert!(!status.success());
     assert!(said.contains("failed to load inlined Lua code: content_by_lua(nginx.conf:"), "{said}");
-    let (status, said) = Site::http("lua_worker_thread_vm_pool_size 1;").check();
-    assert!(!status.success() && said.contains("not built yet"), "{said}");
+    let (status, said) = Site::http("lua_socket_send_lowat x;").check();
+    assert!(!status.success() && said.contains("invalid value"), "{said}");
+}
+
+/// Functions of modules in threads of their own: what they compute holds up nobody.
+#[test]
+fn functions_run_in_threads_of_a_pool() {
+    let server = Site::whole(
+        r##"thread_pool work threads=2; worker_processes 1; events {} http { lua_package_path '@DIR@/html/?.lua;;';
+           lua_worker_thread_vm_pool_size 4; init_by_lua_block { began = true }
+           server { listen 127.0.0.1:@PORT@; default_type text/plain;
+             location = /t { content_by_lua_block {
+               ngx.say(ngx.run_worker_thread("work", "job", "add", 2, 40.5))
+               local ok, back, none, flag = ngx.run_worker_thread("work", "job", "echo", { a = { "x", false } }, nil, true)
+               ngx.say(ok, " ", back.a[1], " ", back.a[2], " ", none, " ", flag)
+               ngx.say(ngx.run_worker_thread("work", "job", "crypt", "hello"))
+               ngx.say(ngx.run_worker_thread("default", "job", "state"))
+             } }
+             location = /slow { content_by_lua_block { ngx.say(ngx.run_worker_thread("work", "job", "slow")) } }
+             location = /now { content_by_lua_block { ngx.say("now") } }
+             location = /wrong { content_by_lua_block {
+               for _, call in ipairs({ { "none", "job", "add" }, { "work", "nothing", "add" }, { "work", "job", "none" }, { "work", "job", "fails" },
+                   { "work", "job", "echo", print }, { "work", "job", "gives" }, { "work", "job", "request" } }) do
+                 local ok, text = ngx.run_worker_thread(unpack(call))
+                 ngx.say(ok, " ", text:match("[^\n]*"))
+               end
+               local round = {} round.round = round
+               ngx.say(ngx.run_worker_thread("work", "job", "echo", round))
+               ngx.say(pcall(ngx.run_worker_thread, "work"))
+             } }
+             log_by_lua_block { local ok, text = pcall(ngx.run_worker_thread, "work", "job", "add", 1, 1) ngx.log(ngx.WARN, "log: ", text) } } }"##,
+    )
+    .file(
+        "html/job.lua",
+        "return { add = function(a, b) return a + b end, echo = function(...) return ... end,
+           crypt = function(text) return ngx.md5(text) end, state = function() return began, ngx.config.subsystem end,
+           fails = function() error('it fails') end, gives = function() return print end,
+           request = function() return ngx.var.uri end,
+           slow = function() local t = os.clock() while os.clock() - t < 1 do end return 'slow' end }",
+    )
+    .start();
+    assert_eq!(
+        server.get("/t").text(),
+        "true42.5\ntrue x false nil true\ntrue5d41402abc4b2a76b9719d911017c592\ntruenilhttp\n"
+    );
+    let mut slow = server.connect();
+    slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
+    let began = std::time::Instant::now();
+    assert_eq!(server.get("/now").text(), "now\n");
+    assert!(began.elapsed() < std::time::Duration::from_millis(900), "{:?}", began.elapsed());
+    assert_eq!(slow.response().text(), "trueslow\n");
+    let text = server.get("/wrong").text();
+    let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[0], "false thread pool none not found");
+    assert!(lines[1].starts_with("false ") && lines[1].contains("module 'nothing' not found"), "{text}");
+    assert!(lines[2].starts_with("false ") && lines[3].contains("job.lua:3: it fails"), "{text}");
+    assert_eq!(lines[4], "false unsupported Lua type: function in the argument");
+    assert_eq!(lines[5], "false unsupported Lua type: function in the return value");
+    assert!(lines[6].starts_with("false ") && lines[6].contains("no request found"), "{text}");
+    assert_eq!(lines[7], "falsesuspicious circular references, table depth exceed max depth: 100 in the argument");
+    assert!(lines[8].ends_with("expecting at least 3 arguments"), "{text}");
+    server.wait_for("logs/error.log", "log: API disabled in the context of log_by_lua*");
 }
 
 /// A program of the start that fails is the configuration's mistake: the old one goes on.

@@ -1,6 +1,6 @@
 //! Programs in `stream`, and raw sockets of requests.
 
-use crate::harness::{Client, Setup, Site, has_tools};
+use crate::harness::{Client, Port, Setup, Site, has_tools};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
 
@@ -163,4 +163,42 @@ fn a_request_s_connection_becomes_the_program_s() {
     client.send("POST /chunked HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n");
     let text = String::from_utf8_lossy(&client.rest()).into_owned();
     assert!(text.ends_with("\r\n\r\n3 bytes of abc"), "{text}");
+}
+
+#[test]
+fn a_program_judges_a_peer_s_certificate() {
+    if !has_tools() {
+        return;
+    }
+    let second = Port::reserve();
+    let judged = |port: &str, trusted: bool| {
+        format!(
+            "server {{ listen 127.0.0.1:{port}; proxy_pass 127.0.0.1:@OTHER@; proxy_ssl on; proxy_ssl_verify on; proxy_ssl_name localhost;
+               proxy_ssl_trusted_certificate other.crt; proxy_ssl_verify_by_lua_block {{
+                 local verify = require 'ngx.ssl.proxysslverify'
+                 ngx.sleep(0.001)
+                 ngx.log(ngx.WARN, ngx.get_phase(), ' result: ', verify.get_verify_result())
+                 if {trusted} then assert(verify.set_verify_result(0)) end
+               }} }}"
+        )
+    };
+    let server = Site::whole(&format!(
+        "events {{}} http {{ server {{ listen 127.0.0.1:@OTHER@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+             location / {{ return 200 fine; }} }} }} stream {{ {} {} }}",
+        judged(&second.number.to_string(), false),
+        judged("@PORT@", true)
+    ))
+    .certificate("localhost")
+    .certificate("other")
+    .start();
+    let ask = |port: u16| {
+        let mut client = TcpStream::connect(("127.0.0.1", port)).unwrap();
+        client.write_all(b"GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").unwrap();
+        let mut text = String::new();
+        let _ = client.read_to_string(&mut text);
+        text
+    };
+    assert!(ask(server.port).ends_with("\r\n\r\nfine"), "{}", server.error_log());
+    assert_eq!(ask(second.number), "", "{}", server.error_log());
+    server.wait_for("logs/error.log", "proxy_ssl_verify result: 18");
 }

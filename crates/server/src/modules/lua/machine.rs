@@ -60,6 +60,15 @@ pub struct Machine {
     handle: Arc<Handle>,
 }
 
+/// What a machine is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Asked {
+    /// Requests, and timers: `init_by_lua*` is run.
+    ForRequests,
+    /// `ngx.run_worker_thread`
+    ForThread,
+}
+
 /// Bytes that the machines of each thread take.
 static BYTES: Tally<1> = Tally::new();
 
@@ -86,7 +95,7 @@ pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
 pub fn try_out(snapshot: &Arc<Snapshot>) -> Result<(), String> {
     let view = Rc::new(ThreadSnapshot::new(snapshot.clone()));
     for part in std::iter::once(&view).chain(&view.stream).filter(|part| part.main.lua.is_used()) {
-        let machine = Machine::new(part)?;
+        let machine = Machine::new(part, Asked::ForRequests)?;
         for path in &part.main.lua.files {
             if let Err(text) = machine.load_file(part.prefix.join(path)) {
                 let path = path.display();
@@ -129,7 +138,7 @@ fn made(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, Box<str>> {
     if let Some(made) = snapshot.kept.get::<Made>().get() {
         return made.clone();
     }
-    let made = Machine::new(snapshot).map_err(|text| text.into_boxed_str());
+    let made = Machine::new(snapshot, Asked::ForRequests).map_err(|text| text.into_boxed_str());
     snapshot.kept.get::<Made>().get_or_init(|| made).clone()
 }
 
@@ -145,7 +154,7 @@ pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
         if let Some(machine) = &context.machine {
             return Some(machine.clone());
         }
-        Machine::new(&r.snapshot).map_err(String::into_boxed_str)
+        Machine::new(&r.snapshot, Asked::ForRequests).map_err(String::into_boxed_str)
     };
     match made {
         Ok(machine) => {
@@ -162,14 +171,21 @@ pub fn of(r: &mut Request) -> Option<Rc<Machine>> {
 }
 
 impl Machine {
-    fn new(snapshot: &Rc<ThreadSnapshot>) -> Result<Rc<Machine>, String> {
+    /// Makes one.
+    ///
+    /// # Errors
+    /// What `init_by_lua*` has said, if that is asked for; out of memory.
+    pub fn new(snapshot: &Rc<ThreadSnapshot>, asked: Asked) -> Result<Rc<Machine>, String> {
         let lua = base::new();
         let most = *snapshot.main.lua.max_run_time;
         if !most.is_zero() {
             watch::bound(&lua, most).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         }
         let handle = Arc::new(Handle::new(&lua));
-        watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
+        // Who runs in a thread of its own keeps nobody waiting.
+        if asked == Asked::ForRequests {
+            watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
+        }
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
@@ -198,7 +214,7 @@ impl Machine {
         ::lua::regex::configure(*snapshot.main.lua.regex_match_limit as u32, expressions);
         crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
-        if let Some(chunk) = &snapshot.main.lua.init {
+        if let Some(chunk) = snapshot.main.lua.init.as_ref().filter(|_| asked == Asked::ForRequests) {
             machine
                 .run_alone(chunk, Phase::Init)
                 .map_err(|text| format!("init_by_lua{} error: {text}", chunk.suffix()))?;

@@ -22,6 +22,7 @@ pub mod stream;
 pub mod timer;
 pub mod upstream;
 pub mod watch;
+pub mod worker_thread;
 
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
@@ -29,7 +30,7 @@ use crate::config::setting::Setting;
 use crate::config::{Build, ConfigLevel, Directive, Scope, both, http, upstream, upstream_of_both};
 use crate::log::captured;
 use crate::modules::lua::chunk::{Chunk, Source};
-use crate::modules::proxy;
+use crate::modules::{ignored, proxy};
 use crate::request::phases::{Content, Handler};
 use crate::tls::client::Context as Tls;
 use crate::tls::settings::Protocols;
@@ -149,6 +150,9 @@ pub const DIRECTIVES: &[Directive] = &[
         Arc::make_mut(s.level.conf.lua.ssl.conf_commands.entry()).push(command);
         Ok(())
     }),
+    // Linux has no such thing, nor has nginx there.
+    both("lua_socket_send_lowat", ignored::size),
+    http("lua_worker_thread_vm_pool_size", |s, n| setters::number(&mut s.build.main.lua.worker_thread_vm_pool_size, n)),
     both("lua_socket_buffer_size", |s, n| setters::size(&mut s.level.conf.lua.socket_buffer_size, n)),
 ];
 
@@ -303,6 +307,8 @@ pub struct Main {
     pub capture_error_log: Setting<u64>,
     /// After so many requests a thread gives the memory back that C libraries hold for later; 0: never.
     pub malloc_trim: Setting<u64>,
+    /// Machines of threads that run functions for programs.
+    pub worker_thread_vm_pool_size: Setting<u64>,
     /// `lua_sa_restart`
     pub sa_restart: Setting<bool>,
     /// Programs run before the other modules of their phase.
@@ -337,6 +343,7 @@ impl Default for Main {
             thread_cache_max_entries: Setting::unset(machine::IDLE_THREADS),
             capture_error_log: Setting::unset(0),
             malloc_trim: Setting::unset(MALLOC_TRIM),
+            worker_thread_vm_pool_size: Setting::unset(worker_thread::MACHINES),
             sa_restart: Setting::unset(true),
             rewrite_no_postpone: Setting::unset(false),
             access_no_postpone: Setting::unset(false),

@@ -1281,8 +1281,12 @@ function ngx.on_abort(f)
     end
     return co_yield(WAIT, "on_abort", co_create(f))
 end
-function ngx.run_worker_thread()
-    return false, "not supported yet"
+function ngx.run_worker_thread(...)
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    return finish(co_yield(WAIT, "worker_thread", ...))
 end
 
 -- Libraries ----------------------------------------------------------------------------------------------------------------------

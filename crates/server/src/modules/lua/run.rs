@@ -10,7 +10,8 @@
 
 use super::current::{self, Phase};
 use super::machine::Machine;
-use super::{capture, pipe, raw, semaphore, socket};
+use super::worker_thread::Plain;
+use super::{capture, pipe, raw, semaphore, socket, worker_thread};
 use crate::log::error::Level;
 use crate::request::{Request, body, flow};
 use ::lua::Fault;
@@ -55,6 +56,8 @@ pub enum Item {
     Text(Vec<u8>),
     /// A mistake of the program's, which is raised.
     Fault(Fault),
+    /// What another machine has given.
+    Plain(Plain),
     /// The answer of a subrequest.
     Answer(Box<capture::Answer>),
 }
@@ -340,6 +343,7 @@ impl Run<'_> {
             "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
             "semaphore" => semaphore::wait(&arguments),
             "capture" => capture::start(arguments),
+            "worker_thread" => worker_thread::start(arguments),
             "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(kind, &arguments),
             _ => socket::start(kind, &arguments),
         };
@@ -461,6 +465,7 @@ fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
             Item::Flag(flag) => Ok(Value::Boolean(flag)),
             Item::Number(number) => Ok(Value::Number(number)),
             Item::Text(text) => lua.create_string(text).map(Value::String),
+            Item::Plain(plain) => plain.into_lua(lua),
             Item::Answer(answer) => answer.into_table(lua).map(Value::Table),
             Item::Fault(fault) => {
                 out.push_back(fault_mark());

@@ -20,6 +20,8 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     stream("preread_by_lua_block", |s, n| super::program(s, n, |c| &mut c.preread)),
     stream("preread_by_lua_file", |s, n| super::program(s, n, |c| &mut c.preread)),
+    stream("proxy_ssl_verify_by_lua_block", |s, n| super::program(s, n, |c| &mut c.proxy_ssl_verify)),
+    stream("proxy_ssl_verify_by_lua_file", |s, n| super::program(s, n, |c| &mut c.proxy_ssl_verify)),
     stream("content_by_lua_block", content),
     stream("content_by_lua_file", content),
 ];
