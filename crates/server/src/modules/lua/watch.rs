@@ -1,7 +1,7 @@
 //! Programs that run away: while one runs, nobody else of its thread is served. One that has run for a second without waiting is named in
 //! the log, by a thread that looks at what the workers say of themselves; `lua_max_run_time` ends it, at a place that its traceback shows.
 
-use super::current::Phase;
+use super::phase::Phase;
 use crate::log::error::Level;
 use ::lua::interrupt::{self, Handle};
 use mlua::debug::Debug;
