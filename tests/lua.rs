@@ -1,6 +1,6 @@
 //! Programs in Lua, as OpenResty runs them: their places in the phases, and what they call.
 
-use crate::harness::{Server, Site, wait};
+use crate::harness::{Backend, Reply, Server, Site, wait};
 use rustix::process::Signal;
 use std::path::Path;
 
@@ -613,6 +613,61 @@ fn what_runs_for_long_is_named_and_memory_is_counted() {
         log.split_once("ms without waiting: nobody else is served there meanwhile\n").expect("the whole line");
     assert!(traced.starts_with("stack traceback:\n"), "{log}");
     assert!(traced.lines().take(4).any(|line| line.contains("content_by_lua(nginx.conf:3):1: in ")), "{log}");
+}
+
+/// While one light thread waits for the body or for the client, the others run.
+#[test]
+fn light_threads_run_while_one_reads_the_body_or_flushes() {
+    let backend = Backend::start(|request| {
+        let body = String::from_utf8_lossy(&request.body).into_owned();
+        Reply::ok(&body)
+    });
+    let server = Site::http(
+        "lua_shared_dict d 1m; server { listen 127.0.0.1:@PORT@; client_body_timeout 2s;
+         location = /body { content_by_lua_block {
+           local read = ngx.thread.spawn(function() ngx.req.read_body() return ngx.req.get_body_data() end)
+           local again = ngx.thread.spawn(function() ngx.req.read_body() return 'too' end)
+           local ticks = 0
+           while coroutine.status(read) ~= 'zombie' do ngx.sleep(0.01) ticks = ticks + 1 ngx.shared.d:set('ticks', ticks) end
+           ngx.say(select(2, ngx.thread.wait(read)), ' ', select(2, ngx.thread.wait(again)), ' ', ticks > 4)
+         } }
+         location = /left { rewrite_by_lua_block {
+           ngx.thread.spawn(function() ngx.req.read_body() end)
+           ngx.sleep(0.05) ngx.shared.d:set('left', 1) ngx.exit(ngx.OK)
+         } proxy_pass http://127.0.0.1:@BACKEND@; }
+         location = /flush { content_by_lua_block {
+           local done = false
+           ngx.thread.spawn(function() ngx.print(string.rep('x', 5e6)) ngx.flush(true) done = true end)
+           local ticks = 0
+           while not done do ngx.sleep(0.01) ticks = ticks + 1 ngx.shared.d:set('flushing', ticks) end
+           ngx.say('y')
+         } }
+         location = /get { content_by_lua_block { ngx.print(ngx.shared.d:get(ngx.var.arg_name) or 0) } } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let many = |name: &str, least: u32| {
+        wait(|| server.get(&format!("/get?name={name}")).text().parse::<u32>().is_ok_and(|count| count >= least))
+    };
+    let mut client = server.connect();
+    client.send("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    assert!(many("ticks", 5), "{}", server.error_log());
+    client.send("world");
+    assert_eq!(client.response().text(), "helloworld too true\n");
+    // The clock of the body runs all the same.
+    let mut late = server.connect();
+    late.send("POST /body HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    assert!(late.is_closed(), "as nginx does with a body that does not come");
+    // The program ends before the body is there: whoever goes on has all of it.
+    let mut left = server.connect();
+    left.send("POST /left HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nhello");
+    assert!(many("left", 1));
+    left.send("world");
+    assert_eq!(left.response().text(), "helloworld");
+    let mut slow = server.connect();
+    slow.send("GET /flush HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(many("flushing", 5), "{}", server.error_log());
+    assert_eq!(slow.response().text().len(), 5_000_002);
 }
 
 #[test]

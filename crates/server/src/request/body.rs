@@ -50,6 +50,19 @@ pub struct Body {
     pub streamed: bool,
     /// `client_body_min_rate`
     watch: Option<Box<Watch>>,
+    /// What [`poll_all`] has of it so far.
+    gathered: Option<Box<Gathered>>,
+}
+
+/// The first part of a body that is read whole.
+#[derive(Debug, Default)]
+struct Gathered {
+    memory: Vec<u8>,
+    file: Option<BodyFile>,
+    /// Bytes in the file.
+    written: u64,
+    /// The clock runs for what is waited for now.
+    armed: bool,
 }
 
 /// A body that has been read whole.
@@ -354,43 +367,79 @@ pub async fn read_all(r: &mut Request) -> Result<Rc<Stored>, BodyError> {
     if let Some(stored) = &r.body.stored {
         return Ok(stored.clone());
     }
-    let snapshot = r.snapshot.clone();
-    let conf = &snapshot.location(r.location).conf.core;
-    let keep = *conf.client_body_buffer_size;
-    let always_file = conf.client_body_in_file_only.wanted();
-    let mut memory = Vec::new();
-    let mut file: Option<BodyFile> = None;
-    let mut written = 0u64;
+    let before = r.spent.enter(Part::Body);
+    let read = poll_fn(|cx| poll_all(r, cx)).await;
+    r.spent.enter(before);
+    read
+}
+
+/// The same for whoever does something else meanwhile. What has come is the request's: another call goes on with it.
+pub fn poll_all(r: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Rc<Stored>, BodyError>> {
+    if let Some(stored) = &r.body.stored {
+        return Poll::Ready(Ok(stored.clone()));
+    }
+    let known = r.body.gathered.take();
+    let is_new = known.is_none();
+    let mut gathered = known.unwrap_or_default();
     if r.is_main() && r.body.is_present() {
-        confirm_expectation(r);
+        if is_new {
+            confirm_expectation(r);
+        }
+        let timeout = *r.conf().core.client_body_timeout;
         loop {
-            let complete = read_some(r, &mut memory).await?;
-            let spill = memory.len() as u64 > keep || (complete && (always_file || file.is_some()));
-            if spill {
-                if file.is_none() {
-                    file = Some(create_file(r)?);
-                    if !always_file {
-                        let path = file.as_ref().map(|f| f.path.display().to_string()).unwrap_or_default();
-                        log_error!(r, Warn, "a client request body is buffered to a temporary file {path}");
-                    }
-                }
-                let f = file.as_ref().expect("a file was just made");
-                if let Err(e) = write_file(&f.fd, &memory, written) {
-                    log_error!(r, Crit, "pwrite() \"{}\" failed ({})", f.path.display(), crate::log::os_error(&e));
-                    return Err(BodyError::Status(500));
-                }
-                written += memory.len() as u64;
-                memory.clear();
+            if !std::mem::replace(&mut gathered.armed, true) {
+                arm(r, timeout);
             }
+            let Poll::Ready(read) = poll_some(r, cx, &mut gathered.memory) else {
+                r.body.gathered = Some(gathered);
+                return Poll::Pending;
+            };
+            gathered.armed = false;
+            let complete = read?;
+            gathered.spill(r, complete)?;
             if complete {
                 break;
             }
         }
     }
+    let Gathered { memory, file, written, .. } = *gathered;
     let len = written + memory.len() as u64;
     let stored = Rc::new(Stored { memory, file, len });
     r.body.stored = Some(stored.clone());
-    Ok(stored)
+    Poll::Ready(Ok(stored))
+}
+
+/// Whether a part of the body has been read by somebody who has not waited for the rest.
+pub fn is_gathered_in_part(r: &Request) -> bool {
+    r.body.gathered.is_some()
+}
+
+impl Gathered {
+    /// Writes what is too much for memory to the file.
+    fn spill(&mut self, r: &Request, complete: bool) -> Result<(), BodyError> {
+        let conf = &r.conf().core;
+        let always_file = conf.client_body_in_file_only.wanted();
+        let is_much = self.memory.len() as u64 > *conf.client_body_buffer_size;
+        if !is_much && !(complete && (always_file || self.file.is_some())) {
+            return Ok(());
+        }
+        if self.file.is_none() {
+            let file = create_file(r)?;
+            if !always_file {
+                let path = file.path.display();
+                log_error!(r, Warn, "a client request body is buffered to a temporary file {path}");
+            }
+            self.file = Some(file);
+        }
+        let file = self.file.as_ref().expect("a file was just made");
+        if let Err(e) = write_file(&file.fd, &self.memory, self.written) {
+            log_error!(r, Crit, "pwrite() \"{}\" failed ({})", file.path.display(), crate::log::os_error(&e));
+            return Err(BodyError::Status(500));
+        }
+        self.written += self.memory.len() as u64;
+        self.memory.clear();
+        Ok(())
+    }
 }
 
 /// Puts bytes that become a request's body into a file of their own. None: it cannot be made, which was logged.

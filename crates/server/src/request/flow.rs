@@ -29,13 +29,28 @@ pub async fn flush(r: &mut Request) -> Result<(), Verdict> {
 
 /// The same without the answer's includes.
 pub async fn flush_now(r: &mut Request) -> Result<(), Verdict> {
+    let mut flush = None;
+    let before = r.spent.enter(Part::Client);
+    let flushed = poll_fn(|cx| poll_flush_now(r, &mut flush, cx)).await;
+    r.spent.enter(before);
+    flushed
+}
+
+/// The same for whoever does something else meanwhile. `flush`: none in the beginning.
+pub fn poll_flush_now(
+    r: &mut Request,
+    flush: &mut Option<Flush>,
+    cx: &mut std::task::Context<'_>,
+) -> Poll<Result<(), Verdict>> {
     if let Downstream::Sub(_) = r.downstream {
-        poll_fn(|_| super::subrequest::poll_room(r)).await;
-        return Ok(());
+        return super::subrequest::poll_room(r).map(Ok);
     }
-    let result = flush_rest(r).await;
-    result.map_err(|_| {
-        // Why was logged by `flush_rest`.
+    if flush.is_none() {
+        *flush = Some(Flush::new(r));
+    }
+    let Some(flow) = flush else { return Poll::Ready(Ok(())) };
+    flow.poll_rest(r, cx).map_err(|_| {
+        // Why was logged.
         r.flow.aborted = true;
         Verdict::Broken
     })
@@ -111,6 +126,21 @@ impl Flush {
         let conf = r.conf();
         let watch = Watch::new(*conf.slow.send_min_rate, conf.slow.places());
         Flush { rate, after, timeout: *conf.core.send_timeout, rest: None, armed: false, seen: 0, watch }
+    }
+
+    /// See [`Flush::poll`]; ready as well when the client goes. What goes wrong is logged.
+    fn poll_rest(&mut self, r: &mut Request, cx: &mut std::task::Context<'_>) -> Poll<io::Result<()>> {
+        match self.poll(r, cx) {
+            Poll::Pending if is_client_gone(r, cx) => {
+                log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
+                Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
+            }
+            Poll::Ready(Err(e)) => {
+                r.broken(&e);
+                Poll::Ready(Err(e))
+            }
+            other => other,
+        }
     }
 
     /// Writes what the kernel and the rate take. Ready when the queue is empty. Error `TimedOut`: `send_timeout` passed
@@ -242,18 +272,7 @@ impl Flush {
 pub async fn flush_rest(r: &mut Request) -> io::Result<()> {
     let mut flow = Flush::new(r);
     let before = r.spent.enter(Part::Client);
-    let flushed = poll_fn(|cx| match flow.poll(r, cx) {
-        Poll::Pending if is_client_gone(r, cx) => {
-            log_error!(r, Info, "client prematurely closed connection{}", crate::upstream::client_error(r));
-            Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()))
-        }
-        Poll::Ready(Err(e)) => {
-            r.broken(&e);
-            Poll::Ready(Err(e))
-        }
-        other => other,
-    })
-    .await;
+    let flushed = poll_fn(|cx| flow.poll_rest(r, cx)).await;
     r.spent.enter(before);
     flushed
 }

@@ -56,6 +56,8 @@ pub enum Item {
     Text(Vec<u8>),
     /// A mistake of the program's, which is raised.
     Fault(Fault),
+    /// The program ends: nothing goes back to it.
+    End(End),
     /// What another machine has given.
     Plain(Plain),
     /// The answer of a subrequest.
@@ -95,7 +97,7 @@ struct Light {
 /// What the driver has to do with the request itself.
 enum Step {
     End(End),
-    ReadBody(usize),
+    /// Of `stream`.
     Flush(usize),
 }
 
@@ -151,34 +153,26 @@ pub async fn run_with(
         })
         .await;
         let (index, result) = match (step, r.as_deref_mut()) {
+            (Step::End(end), Some(r)) if !matches!(end, End::Done) && body::is_gathered_in_part(r) => {
+                // A light thread was reading: whoever goes on with the request finds the whole body.
+                return match (&end, body::read_all(r).await) {
+                    (End::Failed | End::Broken, _) | (_, Ok(_)) => end,
+                    (_, Err(e)) => end_of(e),
+                };
+            }
             (Step::End(end), _) => {
                 if let (End::Done, Some(entry)) = (&end, run.threads.into_iter().next()) {
                     machine.keep(entry.thread);
                 }
                 return end;
             }
-            (Step::ReadBody(index), Some(r)) => match body::read_all(r).await {
-                Ok(_) => (index, nothing()),
-                Err(body::BodyError::Status(status)) => return End::Exit(i64::from(status)),
-                Err(body::BodyError::Gone) => return End::Broken,
-            },
-            (Step::Flush(index), Some(r)) if r.ctx.stream.is_some() => {
+            (Step::Flush(index), Some(r)) => {
                 let timeout = *r.conf().lua.socket_send_timeout;
                 match raw::flush(r, timeout).await {
                     Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
                     Err(_) => return End::Broken,
                 }
             }
-            (Step::Flush(index), Some(r)) => match flow::flush_now(r).await {
-                Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
-                Err(verdict) => {
-                    // The program hears of it and goes on, as under ngx_lua; the request comes to this in the end.
-                    r.ctx.lua.get_or_insert_default().failed = Some(verdict);
-                    let text = machine.lua.create_string(super::api::answer::LOST);
-                    let Ok(text) = text else { return End::Broken };
-                    (index, MultiValue::from_iter([Value::Nil, Value::String(text)]))
-                }
-            },
             (_, None) => return End::Failed,
         };
         run.ready.push_back((index, result));
@@ -224,8 +218,11 @@ impl Run<'_> {
             }
             for (index, light) in self.threads.iter_mut().enumerate() {
                 if let State::Waits(operation) = &mut light.state
-                    && let Poll::Ready(items) = operation.as_mut().poll(cx)
+                    && let Poll::Ready(mut items) = operation.as_mut().poll(cx)
                 {
+                    if let Some(Item::End(end)) = items.pop_if(|item| matches!(item, Item::End(_))) {
+                        return Poll::Ready(Step::End(end));
+                    }
                     (light.state, light.captures) = (State::Ready, false);
                     self.ready.push_back((index, values(&self.machine.lua, items)));
                 }
@@ -306,8 +303,9 @@ impl Run<'_> {
             "exec" | "jump" if self.refuses_end(index) => return None,
             "exec" => return Some(Step::End(End::Exec)),
             "jump" => return Some(Step::End(End::Jump)),
-            "read_body" => return Some(Step::ReadBody(index)),
-            "flush" => return Some(Step::Flush(index)),
+            "flush" if current::request(|r| Ok(r.ctx.stream.is_some())) == Ok(true) => return Some(Step::Flush(index)),
+            "flush" => Ok(flush()),
+            "read_body" => Ok(read_body()),
             "spawn" => {
                 self.spawn(index, arguments);
                 return None;
@@ -466,6 +464,8 @@ fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
             Item::Number(number) => Ok(Value::Number(number)),
             Item::Text(text) => lua.create_string(text).map(Value::String),
             Item::Plain(plain) => plain.into_lua(lua),
+            // It was seen before.
+            Item::End(_) => continue,
             Item::Answer(answer) => answer.into_table(lua).map(Value::Table),
             Item::Fault(fault) => {
                 out.push_back(fault_mark());
@@ -484,6 +484,45 @@ fn told_to_joiner(text: &str) -> &str {
     let raised = trace.trim_start_matches("\ncoroutine 0:").trim_start().starts_with("[C]: in function 'error'");
     let place = first.find(": ").filter(|at| raised && first[..*at].ends_with(|c: char| c.is_ascii_digit()));
     place.map_or(first, |at| &first[at + 2..])
+}
+
+fn end_of(e: body::BodyError) -> End {
+    match e {
+        body::BodyError::Status(status) => End::Exit(i64::from(status)),
+        body::BodyError::Gone => End::Broken,
+    }
+}
+
+/// `ngx.req.read_body`. The program's other light threads run meanwhile.
+fn read_body() -> Operation {
+    Box::pin(poll_fn(|cx| {
+        let read = current::request(|r| Ok(body::poll_all(r, cx).map_err(end_of)));
+        match read {
+            Ok(read) => read.map(|read| read.err().into_iter().map(Item::End).collect()),
+            Err(fault) => Poll::Ready(vec![Item::Fault(fault)]),
+        }
+    }))
+}
+
+/// `ngx.flush(true)`, as [`read_body`].
+fn flush() -> Operation {
+    let mut flush = None;
+    Box::pin(poll_fn(move |cx| {
+        let flushed = current::request(|r| {
+            let flushed = flow::poll_flush_now(r, &mut flush, cx);
+            if let Poll::Ready(Err(verdict)) = flushed {
+                // The program hears of it and goes on, as under ngx_lua; the request comes to this in the end.
+                r.ctx.lua.get_or_insert_default().failed = Some(verdict);
+            }
+            Ok(flushed)
+        });
+        match flushed {
+            Ok(Poll::Pending) => Poll::Pending,
+            Ok(Poll::Ready(Ok(()))) => Poll::Ready(vec![Item::Number(1.0)]),
+            Ok(Poll::Ready(Err(_))) => Poll::Ready(vec![Item::Nil, super::api::answer::LOST.into()]),
+            Err(fault) => Poll::Ready(vec![Item::Fault(fault)]),
+        }
+    }))
 }
 
 /// Says so when a sleep is given up.
