@@ -1,5 +1,5 @@
-//! A thread's connections on their way to another process, or to other threads: those that are parked from one end of the table to the other, those with tasks as
-//! they come, a batch at a time. From: `hand_over`. What is not answered for goes on here.
+//! A thread's connections on their way to another process, or to other threads: those that are parked from one end of the table to the
+//! other, those with tasks as they come, a batch at a time. From: `hand_over`, `within`. What is not answered for goes on here.
 
 use super::line::ThreadLine;
 use crate::connection::parked;

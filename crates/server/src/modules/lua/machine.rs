@@ -87,8 +87,8 @@ impl Drop for Machine {
 /// The machine of a thread's view of a configuration, or why there is none.
 pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
 
-/// Whether threads could serve under a configuration: its `init_by_lua*` is run in a machine that nobody uses. Of files of programs that are not there,
-/// or are no Lua, it warns: requests would be answered with errors, though only theirs.
+/// Whether threads could serve under a configuration: its `init_by_lua*` is run in a machine that nobody uses. Of files of programs that
+/// are not there, or are no Lua, it warns: requests would be answered with errors, though only theirs.
 ///
 /// # Errors
 /// What `init_by_lua*` has said, and why there is no machine.
