@@ -201,9 +201,9 @@ pub fn start(mut values: MultiValue) -> Result<Operation, Fault> {
     }
     let mut name = |what: &str| match values.pop_front() {
         Some(Value::String(text)) => Ok(text.to_string_lossy()),
-        _ => Err(Fault(format!("{what} must be a string"))),
+        _ => Err(Fault(format!("{what} should be a string"))),
     };
-    let (pool_name, module, function) = (name("threadpool")?, name("module_name")?, name("func_name")?);
+    let (pool_name, module, function) = (name("threadpool")?, name("module name")?, name("function name")?);
     let snapshot = current::machine()?.snapshot.upgrade().ok_or("the configuration is gone")?;
     let plain = |value: &Value| Plain::of(value, 0);
     let arguments = match values.iter().map(plain).collect::<Result<Vec<_>, String>>() {
