@@ -46,7 +46,7 @@ pub use rule::Sanitise;
 pub use rules::{Rules, Source};
 pub use seclang::files::{Bundle, Disk, Files};
 pub use settings::{AuditEngine, Engine, LimitAction, Settings};
-pub use store::{Memory, Store, Update, Variables};
+pub use store::{Kept, Memory, Store, Update, Variables};
 pub use transaction::{Connection, Fault, Intervention, Match, Now, Transaction};
 pub use variable::Stored;
 

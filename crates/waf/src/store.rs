@@ -164,6 +164,53 @@ impl Store for Memory {
     }
 }
 
+/// A record as it goes to another process.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Kept {
+    /// It lives for so long after its last change, s.
+    pub timeout_s: u64,
+    /// When it ends.
+    pub ends_s: u64,
+    /// Names, values, and when they end, if they do.
+    pub variables: Vec<(Box<[u8]>, Box<[u8]>, Option<u64>)>,
+}
+
+impl Memory {
+    /// Which records there are.
+    pub fn keys(&self) -> Vec<(Stored, Box<[u8]>)> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).all.keys().cloned().collect()
+    }
+
+    /// A record, unless it has ended.
+    pub fn record(&self, which: &(Stored, Box<[u8]>), now_s: u64) -> Option<Kept> {
+        let records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let record = records.all.get(which).filter(|record| record.ends_s > now_s)?;
+        let variables = record.variables.iter();
+        let variables = variables.map(|(name, v)| (name.clone(), v.value.clone(), v.ends_s)).collect();
+        Some(Kept { timeout_s: record.timeout_s, ends_s: record.ends_s, variables })
+    }
+
+    /// Takes a record of another process. What is known here already stays, and all bounds hold.
+    pub fn restore(&self, collection: Stored, key: &[u8], kept: Kept, now_s: u64) {
+        let is_kept = |(name, value, ends): &(Box<[u8]>, Box<[u8]>, Option<u64>)| {
+            name.len().max(value.len()) <= MAX_STORED_BYTES && ends.is_none_or(|ends| ends > now_s)
+        };
+        if key.len() > MAX_STORED_BYTES || kept.ends_s <= now_s {
+            return;
+        }
+        let variables = kept.variables.into_iter().filter(is_kept).take(MAX_RECORD_VARIABLES);
+        let variables = variables.map(|(name, value, ends_s)| (name, Variable { value, ends_s })).collect();
+        let record = Record { variables, timeout_s: kept.timeout_s, ends_s: kept.ends_s };
+        let bytes = record.bytes(key);
+        let mut records = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let which = (collection, Box::from(key));
+        if !records.all.contains_key(&which) && records.has_room(bytes, now_s) {
+            records.bytes += bytes;
+            records.all.insert(which, record);
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -181,6 +228,37 @@ mod tests {
         assert!(store.open(Stored::Ip, b"a", 60, 1066).is_empty(), "nobody came for a minute");
         assert!(store.open(Stored::Session, b"a", 60, 1005).is_empty(), "another collection");
         assert_eq!(store.change(Stored::User, b"never opened", b"n", Update::Add(1), 1000), None);
+    }
+
+    #[test]
+    fn records_go_to_another_store() {
+        let (here, there) = (Memory::default(), Memory::default());
+        here.open(Stored::Ip, b"a", 60, 1000);
+        here.change(Stored::Ip, b"a", b"n", Update::Add(2), 1000);
+        here.change(Stored::Ip, b"a", b"e", Update::Set(b"x"), 1000);
+        here.change(Stored::Ip, b"a", b"e", Update::Expire(5), 1000);
+        here.open(Stored::Session, b"over", 5, 1000);
+        let go = |now_s| {
+            for which in here.keys() {
+                let record = here.record(&which, now_s);
+                record.into_iter().for_each(|record| there.restore(which.0, &which.1, record, now_s));
+            }
+        };
+        go(1010);
+        assert_eq!(there.keys().len(), 1, "what has ended stays");
+        assert_eq!(there.open(Stored::Ip, b"a", 60, 1010), [(Box::from(&b"n"[..]), Box::from(&b"2"[..]))]);
+        there.change(Stored::Ip, b"a", b"n", Update::Add(1), 1010);
+        go(1011);
+        assert_eq!(&*there.open(Stored::Ip, b"a", 60, 1011)[0].1, b"3", "what is known stays");
+        let bytes = there.0.lock().unwrap().bytes;
+        assert_eq!(bytes, there.0.lock().unwrap().all.iter().map(|((_, key), r)| r.bytes(key)).sum::<usize>());
+        let large = Kept {
+            timeout_s: 9,
+            ends_s: 9999,
+            variables: vec![(Box::default(), vec![b'x'; MAX_STORED_BYTES + 1].into(), None)],
+        };
+        there.restore(Stored::User, b"b", large, 1011);
+        assert!(there.open(Stored::User, b"b", 60, 1011).is_empty());
     }
 
     #[test]

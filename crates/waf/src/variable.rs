@@ -44,6 +44,12 @@ entries! {
     pub Stored { Ip, Global, Session, User, Resource }
 }
 
+impl Stored {
+    /// All of them.
+    pub const ALL: [Stored; Stored::COUNT] =
+        [Stored::Ip, Stored::Global, Stored::Session, Stored::User, Stored::Resource];
+}
+
 /// Values that are made when a rule asks for them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[allow(missing_docs, reason = "the names are SecLang's own")]
