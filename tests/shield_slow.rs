@@ -1,6 +1,6 @@
 //! Clients that are slow on purpose: least rates of heads, bodies and answers, in HTTP/1, HTTP/2 and HTTP/3; places of an address; slowhttptest's three attacks.
 
-use crate::harness::quic::{client as quic_client, get as quic_get, quic_site, run};
+use crate::harness::quic::{self, client as quic_client, get as quic_get, quic_site, run};
 use crate::harness::{Backend, Client, Server, Site, wait, with_http2};
 use http::Request;
 use std::io::{ErrorKind, Read, Write};
@@ -162,6 +162,54 @@ fn an_address_has_so_many_places_for_slow_requests() {
     assert!(wait(|| server.get("/api/9/ironweir/shed").text().contains("\"slow_clients\":4")), "who leaves makes room");
 }
 
+/// Connections that say nothing at all were no slow ones, and half a head of HTTP/2 gave its place back without an end.
+#[test]
+fn silence_and_half_heads_of_http2_take_places_too() {
+    let server = Site::server(
+        "http2 on; client_header_min_rate 1k grace=60s; slow_connections_per_address 5; location / { return 200 fine; }
+         location /api { api; }",
+    )
+    .start();
+    let block = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
+    let frame = [&[0, 0, block.len() as u8, 1, 0, 0, 0, 0, 1][..], &block].concat();
+    let half = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], &frame].concat();
+    for (last, said) in [(9, &b""[..]), (10, &half[..])] {
+        let open = |_| {
+            let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, last), server.port);
+            stream.write_all(said).unwrap();
+            stream.set_nonblocking(true).unwrap();
+            stream
+        };
+        let mut many: Vec<TcpStream> = (0..25).map(open).collect();
+        // What HTTP/2 says before it ends is read.
+        let is_open = |stream: &mut TcpStream| loop {
+            match stream.read(&mut [0; 512]) {
+                Ok(n) if n > 0 => {}
+                Err(e) if e.kind() == ErrorKind::WouldBlock => return true,
+                _ => return false,
+            }
+        };
+        let alive = |all: &mut Vec<TcpStream>| {
+            all.retain_mut(is_open);
+            all.len()
+        };
+        assert!(wait(|| alive(&mut many) == 5), "{last}: {} are open", many.len());
+        assert!(wait(|| server.get("/api/9/ironweir/shed").text().contains("\"slow_clients\":5")), "{last}");
+        // Who speaks at last is served.
+        if said.is_empty() {
+            let mut patient = many.pop().unwrap();
+            patient.set_nonblocking(false).unwrap();
+            patient.write_all(b"GET / HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
+            let mut answer = String::new();
+            patient.read_to_string(&mut answer).unwrap();
+            assert!(answer.ends_with("fine"), "{answer}");
+        }
+        drop(many);
+        assert!(wait(|| server.get("/api/9/ironweir/shed").text().contains("\"slow_clients\":0")));
+    }
+    assert!(server.error_log().contains("client is too slow while waiting for request"), "{}", server.error_log());
+}
+
 #[test]
 fn http2_is_judged_the_same() {
     let server = site("");
@@ -172,6 +220,14 @@ fn http2_is_judged_the_same() {
     stream.write_all(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0").unwrap();
     stream.write_all(&frame).unwrap();
     server.wait_for("logs/error.log", "client is too slow while processing HTTP/2");
+    // Nothing else can be asked until the head ends, so the connection does.
+    stream.set_read_timeout(Some(Duration::from_secs(20))).unwrap();
+    let mut said = Vec::new();
+    let ended = stream.read_to_end(&mut said);
+    assert!(
+        ended.is_ok() || ended.is_err_and(|e| e.kind() == ErrorKind::ConnectionReset),
+        "it is never closed: {said:?}"
+    );
     with_http2(&server, async |requests| {
         let mut requests = requests.ready().await.unwrap();
         let request = Request::post("http://a/to?h2body").body(()).unwrap();
@@ -223,6 +279,13 @@ fn http3_is_judged_the_same() {
         while !said() {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
+        // A frame of a head, with the first bytes of forty.
+        let endpoint = quic::endpoint(b"h3");
+        let connection = quic::connect(&endpoint, server.port).await;
+        let (mut slow, _nothing) = connection.open_bi().await.unwrap();
+        slow.write_all(&[1, 40, 0, 0]).await.unwrap();
+        let ended = tokio::time::timeout(Duration::from_secs(20), connection.closed()).await;
+        assert!(matches!(ended, Ok(quinn::ConnectionError::ApplicationClosed(_))), "{ended:?}");
     });
 }
 

@@ -2,6 +2,7 @@
 //! and its handshake may take, and where lines about them go. From: `connection` and `stream`. To: `proxy_header`, `handshake`.
 
 use super::Client;
+use super::slow::Watch;
 use crate::config::Subsystem;
 use crate::log::error::Level;
 use crate::request::route::Site;
@@ -59,6 +60,15 @@ impl<'a> Arrival<'a> {
         match self.subsystem {
             Subsystem::Http => *server.core.client_header_timeout,
             Subsystem::Stream => *server.ssl.handshake_timeout,
+        }
+    }
+
+    /// How long it may be silent, of `http`: any time, in one of its address's places.
+    pub fn silence(&self) -> Option<Box<Watch>> {
+        let slow = &self.conf().slow;
+        match self.subsystem {
+            Subsystem::Http => Watch::of_silence(*slow.client_header_min_rate, slow.places()),
+            Subsystem::Stream => None,
         }
     }
 

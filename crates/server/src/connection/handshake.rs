@@ -8,6 +8,7 @@ pub use facts::{Done, Facts, facts};
 
 use super::arrival::Arrival;
 use super::incoming::{Filled, Incoming};
+use super::slow::{self, TOO_SLOW};
 use super::socket::Socket;
 use super::tls::Tls;
 use super::{Client, Downstream, pool};
@@ -236,6 +237,7 @@ enum Hello {
 
 async fn read_hello(incoming: &mut Incoming, arrival: Arrival<'_>) -> Hello {
     let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Info, text);
+    let mut silence = arrival.silence();
     loop {
         if let Some(first) = incoming.unread().first()
             && first & 0x80 == 0
@@ -262,7 +264,11 @@ async fn read_hello(incoming: &mut Incoming, arrival: Arrival<'_>) -> Hello {
             }
         }
         let began = !incoming.unread().is_empty();
-        match incoming.fill(arrival.client).await {
+        let Some(filled) = slow::fill_silent(incoming, arrival.client, &mut silence).await else {
+            line(format_args!("{TOO_SLOW}"));
+            return Hello::Over(None);
+        };
+        match filled {
             Filled::Read(Ok(n)) if n > 0 => {}
             Filled::Read(Ok(_)) if began => {
                 line(format_args!("peer closed connection in SSL handshake"));

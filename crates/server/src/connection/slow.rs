@@ -1,6 +1,7 @@
 //! Clients that are waited for and too slow on purpose: `client_header_min_rate` and its like. Around: whoever waits for a client's bytes, or for it to take
 //! some. A client below its rate holds one of the places that its address has (`slow_connections_per_address`). Costs nothing where no rate is set.
 
+use super::incoming::{Filled, Incoming};
 use super::{Address, Client};
 use runtime::clock;
 use runtime::timer::Timer;
@@ -8,6 +9,7 @@ use shield::bans::subject;
 use shield::pace::{Judged, MinRate, Pace};
 use std::collections::HashMap;
 use std::fmt;
+use std::future::poll_fn;
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -89,6 +91,12 @@ impl Watch {
         rule.is_set().then(|| Box::new(Watch { rule, places, pace: Pace::default(), timer: Timer::new(), place: None }))
     }
 
+    /// For a connection that has not said anything: it holds a place once it is silent for a second, however long it may be so.
+    pub fn of_silence(rule: MinRate, places: u32) -> Option<Box<Watch>> {
+        let rule = MinRate { grace_ms: u64::MAX, ..rule };
+        if places > 0 { Watch::new(rule, places) } else { None }
+    }
+
     /// All bytes count that [`Watch::poll`] is told of, not only those that come from now on.
     pub fn of_all(mut self: Box<Watch>) -> Box<Watch> {
         self.pace = Pace::of_all();
@@ -97,6 +105,10 @@ impl Watch {
 
     /// The running task waits for the client, whose transfer has come to `bytes`. Ready: it is too slow.
     pub fn poll(&mut self, client: &Client, cx: &mut Context<'_>, mut bytes: impl FnMut() -> u64) -> Poll<()> {
+        if self.rule.grace_ms == u64::MAX && self.place.is_some() {
+            // Silence may last: there is nothing to look at any more.
+            return Poll::Pending;
+        }
         loop {
             let now = clock::monotonic_ms();
             self.pace.wait(&mut bytes, now);
@@ -127,4 +139,17 @@ impl Watch {
     pub fn pause(&mut self) {
         self.pace.pause(clock::monotonic_ms());
     }
+}
+
+/// Waits for the first bytes of a connection, which holds one of its address's places meanwhile. None: there is none left.
+pub async fn fill_silent(incoming: &mut Incoming, client: &Client, silence: &mut Option<Box<Watch>>) -> Option<Filled> {
+    let Some(watch) = silence else { return Some(incoming.fill(client).await) };
+    let mut fill = std::pin::pin!(incoming.fill(client));
+    let filled = poll_fn(|cx| match fill.as_mut().poll(cx) {
+        Poll::Ready(filled) => Poll::Ready(Some(filled)),
+        Poll::Pending => watch.poll(client, cx, || 0).map(|()| None),
+    })
+    .await;
+    client.works();
+    filled
 }

@@ -3,6 +3,9 @@
 
 use super::{Filled, Http1, head};
 use crate::connection::Client;
+use crate::connection::arrival::Arrival;
+use crate::connection::slow::{TOO_SLOW, fill_silent};
+use crate::log::error::Level;
 use crate::worker::counters;
 use std::future::poll_fn;
 use std::rc::Rc;
@@ -16,16 +19,21 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
     if let Poll::Ready(read) = poll_fn(|cx| Poll::Ready(http.poll_fill(cx))).await {
         return begun(http, client, Filled::Read(read));
     }
-    let timeout = {
+    let (timeout, mut silence) = {
         let snapshot = crate::worker::shot_for(client);
-        let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
-        *snapshot.server(port.site(client).default).conf.core.client_header_timeout
+        let arrival = Arrival::at_http(&snapshot, client);
+        (*snapshot.server(arrival.server).conf.core.client_header_timeout, arrival.silence())
     };
     http.incoming.timer.set(timeout);
     http.head_armed = true;
     counters::waiting(1);
-    let filled = http.fill(client).await;
+    let filled = fill_silent(&mut http.incoming, client, &mut silence).await;
     counters::waiting(-1);
+    let Some(filled) = filled else {
+        let snapshot = crate::worker::shot_for(client);
+        Arrival::at_http(&snapshot, client).line("waiting for request", Level::Info, format_args!("{TOO_SLOW}"));
+        return None;
+    };
     begun(http, client, filled)
 }
 

@@ -59,6 +59,8 @@ pub(super) struct Driver {
     /// The client broke the protocol: only what is written still goes out.
     failed: bool,
     counted_idle: bool,
+    /// A head came below its least rate.
+    too_slow: bool,
     /// It was idle for long enough to give everything back, and no request has come since.
     rested: bool,
     /// What was read was left for later, for the same reason.
@@ -138,6 +140,7 @@ impl Driver {
             started: false,
             failed: false,
             counted_idle: false,
+            too_slow: false,
             full: false,
             held: false,
             rested: false,

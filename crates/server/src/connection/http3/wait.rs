@@ -71,7 +71,7 @@ impl Driver {
         }
         self.calm();
         self.patience.clear();
-        if self.session.state.borrow_mut().abandon_heads() {
+        if self.session.state.borrow_mut().abandon_heads() && !(too_slow && wait == Wait::Head) {
             // What is waited for next is found in the next turn.
             self.wait = Wait::Streams;
             return runtime::wake(runtime::current());

@@ -54,7 +54,8 @@ impl Driver {
         let wait = self.what_to_wait_for(blocked);
         let idle = matches!(wait, Wait::Ready | Wait::Idle);
         if idle && self.session.state.borrow().wire.is_going_away() {
-            return Some(Poll::Ready(End::Said));
+            // Who was too slow with a head would be as slow to leave.
+            return Some(Poll::Ready(if self.too_slow { End::Gone } else { End::Said }));
         }
         self.count_idle(idle);
         if std::mem::replace(&mut self.wait, wait) != wait {
@@ -197,6 +198,11 @@ impl Driver {
             Wait::Head => {
                 state.wire.abandon_head();
                 self.started = true;
+                if why == TOO_SLOW {
+                    // As long as this head does not end, nothing else can be asked: what is under way here still ends, and no more begins.
+                    state.wire.goaway(ErrorCode::ENHANCE_YOUR_CALM);
+                    self.too_slow = true;
+                }
             }
             Wait::First => state.wire.goaway(ErrorCode::PROTOCOL_ERROR),
             Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
