@@ -1,8 +1,10 @@
 //! `guard`: what happens to requests above a rate, challenges, bans, attack mode; a crowd of good clients behind few addresses among bad ones.
 
 use crate::harness::quic::{client as quic_client, get as quic_get, quic_site, run};
-use crate::harness::{Client, Response, Server, Setup, Site, has_tools, wait};
+use crate::harness::{Client, Dns, Response, Server, Setup, Site, has_tools, wait};
 use crate::shield_slow::connect_from;
+use crate::upgrade::Long;
+use aws_lc_rs::digest;
 use serde_json::Value;
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, TcpStream};
@@ -247,6 +249,179 @@ fn what_is_written_wrongly_is_named() {
     assert!(!status.success() && said.contains("unknown guard \"none\""), "{said}");
 }
 
+/// Does the work of a page; gives the line with the cookie that its script would set.
+fn do_work(page: &str) -> String {
+    let between =
+        |before: &str, after: &str| page.split(before).nth(1).and_then(|rest| rest.split(after).next()).unwrap();
+    let question = between("const question = \"", "\"");
+    let bits: u32 = between("bits = ", ";").parse().unwrap();
+    let zeros = |text: &str| {
+        let hash = digest::digest(&digest::SHA256, text.as_bytes());
+        u128::from_be_bytes(hash.as_ref()[..16].try_into().unwrap()).leading_zeros()
+    };
+    let answers = (0u64..).map(|nonce| format!("{question}.{nonce:x}"));
+    format!("Cookie: ironweir_guard={}\r\n", answers.into_iter().find(|answer| zeros(answer) >= bits).unwrap())
+}
+
+/// Who answers one challenge was given as many cookies as it liked, and was as many clients.
+#[test]
+fn an_address_is_given_so_many_cookies_and_has_to_work_for_more() {
+    let server = site(
+        "limit address 1r/m challenge; limit client 2r/m burst=2 refuse; ban 10m unanswered=5; cookie per_address=4; work 8;",
+        "",
+    )
+    .start();
+    server.get("/page");
+    let first = cookie(&server.get("/page"));
+    assert_eq!(with(&server, "/page", &first).text(), "fine");
+    let answers: Vec<Response> = (0..50).map(|_| server.get("/page")).collect();
+    let free = answers.iter().filter(|answer| answer.status == 302).count();
+    assert_eq!(free, 3, "four with the first");
+    let page = answers.last().unwrap().text();
+    assert!(page.contains("needs JavaScript"), "{page}");
+    let post = "POST /page HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(server.connect().send(post).response().status, 429, "what is no page is refused");
+    // Nobody is banned, whoever has a cookie goes on, and who does the work gets one.
+    assert_eq!(with(&server, "/page", &first).text(), "fine");
+    assert_eq!(with(&server, "/page", &do_work(&page)).text(), "fine");
+    assert_eq!(api(&server, "bans"), serde_json::json!({}));
+    let mut other = connect_from(Ipv4Addr::new(127, 0, 0, 77), server.port);
+    let mut said = String::new();
+    other.write_all(b"GET /page HTTP/1.1\r\nHost: a\r\n\r\nGET /page HTTP/1.0\r\nHost: a\r\n\r\n").unwrap();
+    other.read_to_string(&mut said).unwrap();
+    assert!(said.contains("HTTP/1.1 302"), "another address has its own: {said}");
+}
+
+/// Work for an easy guard was as good as any.
+#[test]
+fn work_is_worth_what_was_asked_for() {
+    let guard = |name: &str, bits: u32| format!("guard {name} {{ limit url 1r/m work; work {bits}; }}");
+    let server = Site::http(&format!(
+        "{} {} guard other {{ limit url 1r/m challenge; cookie name=other; }}
+         server {{ listen 127.0.0.1:@PORT@; location /easy {{ guard easy; return 200 fine; }}
+             location /hard {{ guard hard; return 200 fine; }} location /other {{ guard other; return 200 fine; }} }}",
+        guard("easy", 4),
+        guard("hard", 12)
+    ))
+    .start();
+    let page = |target: &str| {
+        server.get(target);
+        server.get(target).text()
+    };
+    let (easy, hard) = (do_work(&page("/easy")), do_work(&page("/hard")));
+    assert_eq!(with(&server, "/easy", &easy).text(), "fine");
+    assert_eq!(with(&server, "/hard", &easy).status, 429);
+    assert_eq!(with(&server, "/hard", &hard).text(), "fine");
+    assert_eq!(with(&server, "/easy", &hard).text(), "fine", "harder work will do");
+    server.get("/other");
+    let renamed = hard.replace("ironweir_guard=", "other=");
+    assert_eq!(with(&server, "/other", &renamed).status, 302, "a cookie is good under its own name");
+}
+
+/// Every request had a page of its own when it said another `Host`.
+#[test]
+fn a_page_is_the_servers_whatever_host_is_asked_for() {
+    let server = site("limit url 1r/m burst=3 refuse;", "").start();
+    let ask = |host: usize| {
+        let head = format!("GET /page HTTP/1.1\r\nHost: h{host}.example\r\n\r\n");
+        server.connect().send(head).response().status
+    };
+    assert_eq!((0..20).filter(|host| ask(*host) == 200).count(), 4);
+}
+
+#[test]
+fn what_guards_know_goes_over_to_a_new_binary() {
+    let server = Long::start(Site::whole(
+        "worker_processes 2; events { } http { access_log off;
+         guard site { limit address 1r/m challenge; limit $arg_ban 1r/m ban; ban 1h; }
+         guard hot { limit url 100r/s refuse under_attack; attack errors=50% for=1h; }
+         server { listen 127.0.0.1:@PORT@; location / { guard site; return 200 fine; } location /hot { guard hot; return 500; }
+             location /free { return 200 free; } location /api { api; }
+             location /rules { modsecurity on; try_files /none =204;
+                 modsecurity_rules 'SecRuleEngine On
+                     SecAction \"id:1,phase:1,pass,nolog,initcol:ip=%{REMOTE_ADDR},setvar:ip.hits=+1\"
+                     SecRule IP:HITS \"@gt 2\" \"id:2,phase:1,deny,status:406,nolog\"'; } } }",
+    ));
+    assert_eq!((server.get("/rules").status, server.get("/rules").status), (204, 204));
+    server.get("/page");
+    let brought = cookie(&server.get("/page"));
+    let ban = || {
+        let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, 50), server.port);
+        let _ = stream.write_all(b"GET /?ban=1 HTTP/1.0\r\nHost: a\r\n\r\n");
+        let _ = stream.read_to_end(&mut Vec::new());
+    };
+    ban();
+    ban();
+    let is_attacked = || api(&server, "guards")["hot"]["under_attack"] == true;
+    let attack = || {
+        (0..30).for_each(|_| drop(server.get("/hot")));
+        is_attacked()
+    };
+    assert!(wait(attack), "{}", server.error_log());
+    let before = api(&server, "bans");
+    for _ in 0..2 {
+        server.upgrade();
+        assert_eq!(with(&server, "/page", &brought).text(), "fine");
+        server.get("/page");
+        assert_eq!(server.get("/page").status, 302, "rates begin anew");
+        assert_eq!(with(&server, "/page", &brought).text(), "fine", "the cookie is good still");
+        let bans = api(&server, "bans");
+        assert_eq!(bans["127.0.0.50"]["reason"], before["127.0.0.50"]["reason"], "{bans}");
+        let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, 50), server.port);
+        let _ = stream.write_all(b"GET /free HTTP/1.0\r\nHost: a\r\n\r\n");
+        assert_eq!(stream.read(&mut [0; 100]).unwrap_or(0), 0, "it is closed at accept");
+        assert!(is_attacked());
+        assert_eq!(server.get("/rules").status, 406, "a collection has gone over");
+    }
+}
+
+/// A crawler is who has a name of its operator's domain that stands for its address: what a request says of itself is nothing.
+#[test]
+fn crawlers_are_verified_by_their_names() {
+    let dns = Dns::start(Duration::ZERO);
+    dns.set(&[[127, 0, 0, 81]]);
+    for (last, name) in
+        [(81, "crawl-81.search.example"), (82, "crawl-81.search.example"), (83, "search.example.evil.test")]
+    {
+        std::fs::write(dns.texts().join(format!("{last}.0.0.127.in-addr.arpa")), name).unwrap();
+    }
+    let server = Site::http(&format!(
+        "resolver 127.0.0.1:{} ipv6=off; log_format g '$remote_addr $status $guard_action';
+         guard site {{ crawler Searchbot .search.example .other.example; limit $arg_a 1r/m refuse; }}
+         server {{ listen 127.0.0.1:@PORT@; access_log @DIR@/logs/g.log g; location / {{ guard site; return 200 fine; }} }}",
+        dns.port
+    ))
+    .start();
+    let ask = |last: u8, agent: &str| {
+        let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, last), server.port);
+        let head = format!("GET /?a={last} HTTP/1.0\r\nHost: a\r\nUser-Agent: {agent}\r\n\r\n");
+        stream.write_all(head.as_bytes()).unwrap();
+        let mut said = String::new();
+        stream.read_to_string(&mut said).unwrap();
+        said[9..12].parse::<u16>().unwrap()
+    };
+    let crawler = "Mozilla/5.0 (compatible; searchBot/2.1)";
+    assert_eq!(ask(81, crawler), 200, "nobody waits for a name server: it is judged as anybody until it is known");
+    assert!(wait(|| ask(81, crawler) == 200 && ask(81, crawler) == 200), "{}", server.error_log());
+    assert!((0..20).all(|_| ask(81, crawler) == 200));
+    server.wait_for("logs/g.log", "127.0.0.81 200 passed");
+    // The name of another's address, another's domain, and no name at all.
+    for last in [82, 83, 84] {
+        ask(last, crawler);
+        assert!((0..10).all(|_| ask(last, crawler) == 429), "{last}");
+    }
+    ask(81, "curl/8");
+    assert!((0..3).all(|_| ask(81, "curl/8") == 429), "who does not say so is no crawler");
+    for (row, part) in [
+        ("crawler Bot;", "invalid number of arguments in \"crawler\" directive"),
+        ("crawler Bot com;", "invalid parameter \"com\""),
+        ("crawler Bot a..b;", "invalid parameter \"a..b\""),
+    ] {
+        let (status, said) = Site::http(&format!("guard a {{ {row} }} server {{ listen 127.0.0.1:@PORT@; }}")).check();
+        assert!(!status.success() && said.contains(part), "{row}: {said}");
+    }
+}
+
 /// JA4 of a client of ours, over TCP and QUIC, and as a key.
 #[test]
 fn ja4_tells_clients_apart() {
@@ -283,6 +458,8 @@ const GOOD: usize = 200;
 const GATEWAYS: usize = 5;
 /// Bad ones, each with an address of its own, each as polite as a person, all on one page.
 const BAD: usize = 400;
+/// Bad ones with a cookie jar, as fast as they are answered: each has a client's rate, and no more.
+const SMART: usize = 5;
 /// How long the crowd is there.
 const CROWD: Duration = Duration::from_secs(15);
 /// After so long nearly all bad requests are to be stopped.
@@ -294,8 +471,8 @@ struct Tally {
     served: AtomicUsize,
 }
 
-/// One request on a connection of its own: status and cookie.
-fn ask(ip: Ipv4Addr, port: u16, target: &str, lines: &str) -> Option<(u16, Option<String>)> {
+/// One request on a connection of its own: status, the line with the cookie, and the text.
+fn ask(ip: Ipv4Addr, port: u16, target: &str, lines: &str) -> Option<(u16, Option<String>, String)> {
     let mut stream: TcpStream = connect_from(ip, port);
     stream.set_read_timeout(Some(Duration::from_secs(10))).ok()?;
     let agent = "Accept: */*\r\nUser-Agent: Mozilla/5.0\r\n";
@@ -304,8 +481,9 @@ fn ask(ip: Ipv4Addr, port: u16, target: &str, lines: &str) -> Option<(u16, Optio
     let _ = stream.read_to_end(&mut said);
     let said = String::from_utf8_lossy(&said).into_owned();
     let status = said.split(' ').nth(1)?.parse().ok()?;
-    let cookie = said.lines().find_map(|line| line.strip_prefix("Set-Cookie: ")?.split(';').next().map(str::to_owned));
-    Some((status, cookie))
+    let cookie = said.lines().find_map(|line| line.strip_prefix("Set-Cookie: ")?.split(';').next());
+    let cookie = cookie.map(|cookie| format!("Cookie: {cookie}\r\n"));
+    Some((status, cookie, said))
 }
 
 /// Looks at pages until it is over, in the manner of a browser.
@@ -317,10 +495,10 @@ fn browse(ip: Ipv4Addr, port: u16, seed: usize, over: &AtomicBool, tally: &Tally
         let page = if n >> 33 & 7 == 0 { "/login".to_owned() } else { format!("/page{}", n >> 40 & 0xff) };
         tally.asked.fetch_add(1, Relaxed);
         for _ in 0..3 {
-            let lines = cookie.as_ref().map_or(String::new(), |c| format!("Cookie: {c}\r\n"));
-            match ask(ip, port, &page, &lines) {
-                Some((302, set)) => cookie = set.or(cookie),
-                Some((200, _)) => {
+            match ask(ip, port, &page, cookie.as_deref().unwrap_or_default()) {
+                Some((302, set, _)) => cookie = set.or(cookie),
+                Some((429, _, page)) if page.contains("const question") => cookie = Some(do_work(&page)),
+                Some((200, ..)) => {
                     tally.served.fetch_add(1, Relaxed);
                     break;
                 }
@@ -339,7 +517,7 @@ fn a_crowd_of_bad_clients_is_stopped_and_the_good_ones_are_not() {
              limit url 50r/s burst=100 challenge;
              limit address 20r/s burst=100 challenge;
              limit client 10r/s burst=50 refuse;
-             ban 10m unanswered=10;
+             ban 10m unanswered=10; work 8;
          }
          server { listen 127.0.0.1:@PORT@ backlog=4096; location / { guard site; return 200 fine; } location /api { api; } } }",
     )
@@ -348,6 +526,7 @@ fn a_crowd_of_bad_clients_is_stopped_and_the_good_ones_are_not() {
     let (good, bad) = (Arc::<Tally>::default(), Arc::<Tally>::default());
     let port = server.port;
     let stack = 128 << 10;
+    let began = Instant::now();
     let mut threads = Vec::new();
     for n in 0..GOOD {
         let (over, good) = (over.clone(), good.clone());
@@ -360,12 +539,30 @@ fn a_crowd_of_bad_clients_is_stopped_and_the_good_ones_are_not() {
         let ip = Ipv4Addr::new(127, 8, (n / 200) as u8, (n % 200 + 1) as u8);
         let work = move || {
             while !over.load(Relaxed) {
-                let served = matches!(ask(ip, port, "/login", ""), Some((200, _)));
+                let served = matches!(ask(ip, port, "/login", ""), Some((200, ..)));
                 if late.load(Relaxed) {
                     bad.asked.fetch_add(1, Relaxed);
                     bad.served.fetch_add(usize::from(served), Relaxed);
                 }
                 std::thread::sleep(Duration::from_millis(900));
+            }
+        };
+        threads.push(std::thread::Builder::new().stack_size(stack).spawn(work).unwrap());
+    }
+    let smart = Arc::<Tally>::default();
+    for n in 0..SMART {
+        let (over, smart) = (over.clone(), smart.clone());
+        let ip = Ipv4Addr::new(127, 7, 0, n as u8 + 1);
+        let work = move || {
+            let mut cookie = None;
+            while !over.load(Relaxed) {
+                smart.asked.fetch_add(1, Relaxed);
+                match ask(ip, port, "/login", cookie.as_deref().unwrap_or_default()) {
+                    Some((302, set, _)) => cookie = set.or(cookie),
+                    Some((200, ..)) => drop(smart.served.fetch_add(1, Relaxed)),
+                    // It would only take the processor from the others.
+                    _ => std::thread::sleep(Duration::from_millis(20)),
+                }
             }
         };
         threads.push(std::thread::Builder::new().stack_size(stack).spawn(work).unwrap());
@@ -382,6 +579,11 @@ fn a_crowd_of_bad_clients_is_stopped_and_the_good_ones_are_not() {
     assert!(good_asked > 1000 && bad_asked > 1000, "there was a crowd");
     assert!((good_asked - good_served) * 1000 <= good_asked, "at most 0.1 % of good requests are stopped");
     assert!(bad_served * 20 <= bad_asked, "at least 95 % of bad requests are stopped");
+    let (smart_asked, smart_served) = read(&smart);
+    println!("with a cookie jar: {smart_served} of {smart_asked} served");
+    // The burst and ten a second, and what one begins with before it is challenged.
+    let most = SMART * (50 + 10 * began.elapsed().as_secs() as usize + 100);
+    assert!(smart_served <= most, "{smart_served}, at most {most}");
 }
 
 /// Bans in a set of nftables, in a network of the test's own.

@@ -2,12 +2,14 @@
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
-use shield::challenge::{self, Kind};
-use shield::fingerprint::{Hello, header_order, ja4};
+use shield::challenge::{self, Bound, Key, Kind};
+use shield::fingerprint::{Hello, Name, header_order, ja4};
+use shield::hash::Keyed;
 
 fuzz_target!(|data: &[u8]| {
-    if let Some(proof) = challenge::check(b"a key that nobody knows", b"192.0.2.1", data, 1) {
-        let issued = challenge::issue(b"a key that nobody knows", b"192.0.2.1", Kind::Cookie, proof.id, 2);
+    let (key, bound) = (Key::new(b"a key that nobody knows"), Bound { whom: b"192.0.2.1", name: b"cookie" });
+    if let Some(proof) = challenge::check(&key, bound, data, 1) {
+        let issued = challenge::issue(&key, bound, Kind::Cookie, proof.id, 2);
         panic!("forged: {:?}, as {issued}", data);
     }
     let (first, rest) = data.split_at(data.len() / 2);
@@ -24,5 +26,5 @@ fuzz_target!(|data: &[u8]| {
     };
     let text = ja4(hello);
     assert_eq!(text.split('_').count(), 3);
-    let _ = header_order(data.split(|b| *b == b'\n'), 7);
+    let _ = header_order(data.split(|b| *b == b'\n').map(Name::Other), Keyed::fixed(7));
 });

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-/// A name server that gives the same answer to all questions for addresses, asked by UDP or TCP, and has texts in files: the lines
+/// A name server that gives the same answer to all questions for addresses, asked by UDP or TCP, and has texts and names of addresses in files: the lines
 /// of the file that is called as the name is.
 pub struct Dns {
     pub port: u16,
@@ -95,6 +95,12 @@ fn reply(query: &[u8], answer: Option<&[Ipv4Addr]>, texts: &Path) -> Vec<u8> {
         (Some(_), [0, 16, 0, 1]) => {
             let lines = std::fs::read_to_string(texts.join(name(&query[12..]))).unwrap_or_default();
             (0, lines.lines().map(|line| [&[line.len() as u8], line.as_bytes()].concat()).collect())
+        }
+        (Some(_), [0, 12, 0, 1]) => {
+            let names = std::fs::read_to_string(texts.join(name(&query[12..]))).unwrap_or_default();
+            let label = |label: &str| [&[label.len() as u8], label.as_bytes()].concat();
+            let whole = |line: &str| [line.split('.').flat_map(label).collect(), vec![0]].concat();
+            (0, names.lines().map(whole).collect())
         }
         _ => (0, Vec::new()),
     };

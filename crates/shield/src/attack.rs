@@ -74,6 +74,16 @@ impl Attack {
         self.until_ms.load(Relaxed) > now_ms
     }
 
+    /// How long it lasts still, ms, unless it is seen again; 0: there is none.
+    pub fn left_ms(&self, now_ms: u64) -> u64 {
+        self.until_ms.load(Relaxed).saturating_sub(now_ms)
+    }
+
+    /// It is known from elsewhere that there is one.
+    pub fn go_on_until(&self, until_ms: u64) {
+        self.until_ms.fetch_max(until_ms, Relaxed);
+    }
+
     /// Looks, if it is time to; `seen` is asked only then. Gives what has begun it, when it begins.
     pub fn look(&self, triggers: &Triggers, seen: impl FnOnce() -> Seen, now_ms: u64) -> Option<&'static str> {
         let next = self.next_ms.load(Relaxed);
@@ -123,7 +133,11 @@ mod tests {
         assert_eq!(attack.look(&triggers, busy, 6000), Some("active"));
         assert_eq!(attack.look(&triggers, busy, 7000), None, "it goes on");
         assert!(attack.is_on(16_999) && !attack.is_on(17_000));
+        assert_eq!((attack.left_ms(16_000), attack.left_ms(17_000)), (1000, 0));
         assert_eq!(attack.look(&triggers, Seen::default, 17_000), None);
         assert!(!attack.is_on(17_000));
+        attack.go_on_until(20_000);
+        attack.go_on_until(18_000);
+        assert_eq!(attack.left_ms(17_000), 3000);
     }
 }

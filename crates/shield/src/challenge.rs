@@ -1,7 +1,7 @@
 //! What a client has to bring back to be believed to be one: a signed cookie, perhaps with a proof of work.
 //!
 //! ```text
-//! KIND BITS . UNTIL . ID . MAC [. NONCE]      all in hexadecimal; the MAC is over what stands before it, and whom it was given to
+//! KIND BITS . UNTIL . ID . MAC [. NONCE]      all in hexadecimal; the MAC is over what stands before it, and whom it was given to by which name
 //! ```
 
 use hmac::{Hmac, KeyInit, Mac};
@@ -33,14 +33,40 @@ pub struct Proof {
     pub kind: Kind,
 }
 
-/// What a client is given. Of [`Kind::Work`] it is the question, to which `.` and the answer are added. `whom`: its address, say.
-pub fn issue(key: &[u8], whom: &[u8], kind: Kind, id: u64, until_s: u64) -> String {
+/// A key, with what is the same for everything that is signed with it.
+#[derive(Clone)]
+pub struct Key(Hmac<Sha256>);
+
+impl Key {
+    /// Of bytes, any number of them.
+    pub fn new(bytes: &[u8]) -> Key {
+        Key(Hmac::new_from_slice(bytes).expect("HMAC takes keys of any length"))
+    }
+}
+
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Key")
+    }
+}
+
+/// What a cookie is bound to: it is nothing to anybody else.
+#[derive(Clone, Copy, Debug)]
+pub struct Bound<'a> {
+    /// Whom it was given to: an address.
+    pub whom: &'a [u8],
+    /// The cookie's name, so that one of another name is not taken for it.
+    pub name: &'a [u8],
+}
+
+/// What a client is given. Of [`Kind::Work`] it is the question, to which `.` and the answer are added.
+pub fn issue(key: &Key, bound: Bound<'_>, kind: Kind, id: u64, until_s: u64) -> String {
     let (letter, bits) = match kind {
         Kind::Cookie => ('c', 0),
         Kind::Work(bits) => ('w', bits.min(MAX_BITS)),
     };
     let mut text = format!("{letter}{bits:02x}.{until_s:x}.{id:016x}");
-    let mac = sign(key, whom, text.as_bytes());
+    let mac = sign(key, bound, text.as_bytes());
     text.push('.');
     mac.iter().for_each(|byte| {
         let _ = write!(text, "{byte:02x}");
@@ -48,17 +74,20 @@ pub fn issue(key: &[u8], whom: &[u8], kind: Kind, id: u64, until_s: u64) -> Stri
     text
 }
 
-fn sign(key: &[u8], whom: &[u8], text: &[u8]) -> [u8; MAC] {
-    let Ok(mut mac) = Hmac::<Sha256>::new_from_slice(key) else { return [0; MAC] };
+fn sign(key: &Key, bound: Bound<'_>, text: &[u8]) -> [u8; MAC] {
+    let mut mac = key.0.clone();
     mac.update(text);
     mac.update(b"\0");
-    mac.update(whom);
+    // With its length, so that it does not run into the name.
+    mac.update(&(bound.whom.len() as u64).to_be_bytes());
+    mac.update(bound.whom);
+    mac.update(bound.name);
     let whole = mac.finalize().into_bytes();
     std::array::from_fn(|i| whole[i])
 }
 
 /// What a cookie proves; nothing unless it was given to this client, is whole, and not over.
-pub fn check(key: &[u8], whom: &[u8], cookie: &[u8], now_s: u64) -> Option<Proof> {
+pub fn check(key: &Key, bound: Bound<'_>, cookie: &[u8], now_s: u64) -> Option<Proof> {
     if cookie.len() > LONGEST {
         return None;
     }
@@ -73,7 +102,7 @@ pub fn check(key: &[u8], whom: &[u8], cookie: &[u8], now_s: u64) -> Option<Proof
         return None;
     }
     let signed = &cookie[..kind.len() + until.len() + id.len() + 2];
-    let wanted = sign(key, whom, signed);
+    let wanted = sign(key, bound, signed);
     // Without a word about where they differ.
     let differ = (0..MAC).fold(0u8, |differ, i| match u8::from_str_radix(&mac[2 * i..2 * i + 2], 16) {
         Ok(byte) => differ | (byte ^ wanted[i]),
@@ -116,38 +145,53 @@ pub fn solve(question: &str, bits: u32) -> String {
 mod tests {
     use super::*;
 
+    fn of(whom: &[u8]) -> Bound<'_> {
+        Bound { whom, name: b"cookie" }
+    }
+
     #[test]
     fn a_cookie_is_its_clients_until_it_is_over() {
-        let cookie = issue(b"key", b"192.0.2.1", Kind::Cookie, 7, 100);
-        let check = |whom: &[u8], cookie: &str, now| check(b"key", whom, cookie.as_bytes(), now);
+        let cookie = issue(&Key::new(b"key"), of(b"192.0.2.1"), Kind::Cookie, 7, 100);
+        let check = |whom: &[u8], cookie: &str, now| check(&Key::new(b"key"), of(whom), cookie.as_bytes(), now);
         assert_eq!(check(b"192.0.2.1", &cookie, 99), Some(Proof { id: 7, kind: Kind::Cookie }));
         assert_eq!(check(b"192.0.2.1", &cookie, 100), None);
         assert_eq!(check(b"192.0.2.2", &cookie, 99), None);
-        assert_eq!(super::check(b"other", b"192.0.2.1", cookie.as_bytes(), 99), None);
+        assert_eq!(super::check(&Key::new(b"other"), of(b"192.0.2.1"), cookie.as_bytes(), 99), None);
         assert_eq!(check(b"192.0.2.1", &format!("{cookie}.1"), 99), None);
+        let renamed = Bound { whom: b"192.0.2.1", name: b"another" };
+        assert_eq!(super::check(&Key::new(b"key"), renamed, cookie.as_bytes(), 99), None);
+        let shifted = Bound { whom: b"192.0.2.1c", name: b"ookie" };
+        assert_eq!(super::check(&Key::new(b"key"), shifted, cookie.as_bytes(), 99), None);
         for at in 0..cookie.len() {
             let mut changed = cookie.clone().into_bytes();
             changed[at] ^= 1;
-            assert_eq!(super::check(b"key", b"192.0.2.1", &changed, 1), None, "{at}");
+            assert_eq!(super::check(&Key::new(b"key"), of(b"192.0.2.1"), &changed, 1), None, "{at}");
             assert_eq!(check(b"192.0.2.1", &cookie[..at], 99), None, "{at}");
         }
     }
 
     #[test]
     fn work_is_proved() {
-        let question = issue(b"key", b"a", Kind::Work(10), 9, 100);
-        assert_eq!(check(b"key", b"a", question.as_bytes(), 1), None, "the question is no answer");
+        let question = issue(&Key::new(b"key"), of(b"a"), Kind::Work(10), 9, 100);
+        assert_eq!(check(&Key::new(b"key"), of(b"a"), question.as_bytes(), 1), None, "the question is no answer");
         let answer = solve(&question, 10);
-        assert_eq!(check(b"key", b"a", answer.as_bytes(), 1), Some(Proof { id: 9, kind: Kind::Work(10) }));
+        assert_eq!(
+            check(&Key::new(b"key"), of(b"a"), answer.as_bytes(), 1),
+            Some(Proof { id: 9, kind: Kind::Work(10) })
+        );
         let easier = question.replacen("w0a", "w01", 1);
-        assert_eq!(check(b"key", b"a", solve(&easier, 1).as_bytes(), 1), None, "how hard it is is signed");
+        assert_eq!(
+            check(&Key::new(b"key"), of(b"a"), solve(&easier, 1).as_bytes(), 1),
+            None,
+            "how hard it is is signed"
+        );
     }
 
     #[test]
     fn nonsense_is_no_proof() {
         for text in ["", ".", "....", "c00.ffff.0.zz", "c00.ffff.0.é", &"c".repeat(200)] {
-            assert_eq!(check(b"key", b"a", text.as_bytes(), 1), None, "{text}");
+            assert_eq!(check(&Key::new(b"key"), of(b"a"), text.as_bytes(), 1), None, "{text}");
         }
-        assert_eq!(check(b"key", b"a", b"\xff\xfe", 1), None);
+        assert_eq!(check(&Key::new(b"key"), of(b"a"), b"\xff\xfe", 1), None);
     }
 }

@@ -100,24 +100,27 @@ fn hash(text: &str) -> String {
     })
 }
 
-/// The order of header lines: a hash over their names, whatever their case. Cookies come and go, so do conditions and ranges: those are left out.
-pub fn header_order<'n>(names: impl Iterator<Item = &'n [u8]>, seed: u64) -> u64 {
-    /// Lines that say nothing of the program.
-    const LEFT_OUT: [&[u8]; 8] = [
-        b"cookie",
-        b"referer",
-        b"content-length",
-        b"content-type",
-        b"range",
-        b"if-none-match",
-        b"if-modified-since",
-        b"cache-control",
-    ];
+/// A header line's name: most are of few, and have numbers.
+#[derive(Clone, Copy, Debug)]
+pub enum Name<'n> {
+    /// By its number among those that the caller knows, whatever its case.
+    Known(u8),
+    /// As it was written.
+    Other(&'n [u8]),
+}
+
+/// The order of header lines: a hash over their names, whatever their case, which is only good beside others of `keyed`. The caller leaves out those that say nothing of
+/// the program, as cookies do, which come and go.
+pub fn header_order<'n>(names: impl Iterator<Item = Name<'n>>, keyed: Keyed) -> u64 {
     /// The bit that tells small letters from capitals, in each of eight bytes.
     const SMALL: u64 = 0x2020_2020_2020_2020;
-    let mut hash = Keyed::fixed(seed).build_hasher();
-    for name in names.filter(|name| !LEFT_OUT.iter().any(|out| name.eq_ignore_ascii_case(out))) {
-        hash.add(name, |word| word | SMALL);
+    let mut hash = keyed.build_hasher();
+    for name in names {
+        match name {
+            // No name is so short that its length and first bytes are such a number.
+            Name::Known(number) => hash.write_u64(u64::from(number) | 1 << 63),
+            Name::Other(name) => hash.add(name, |word| word | SMALL),
+        }
     }
     hash.finish()
 }
@@ -165,10 +168,13 @@ mod tests {
     }
 
     #[test]
-    fn order_matters_and_cookies_do_not() {
-        let of = |names: &[&str]| header_order(names.iter().map(|n| n.as_bytes()), 1);
-        assert_eq!(of(&["Host", "Accept"]), of(&["host", "Cookie", "accept"]));
-        assert_ne!(of(&["Host", "Accept"]), of(&["Accept", "Host"]));
-        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+    fn order_matters_and_case_does_not() {
+        let of = |names: &[Name<'_>]| header_order(names.iter().copied(), Keyed::fixed(1));
+        let other = |name: &'static str| Name::Other(name.as_bytes());
+        assert_eq!(of(&[other("X-Host"), Name::Known(3)]), of(&[other("x-host"), Name::Known(3)]));
+        assert_ne!(of(&[other("X-Host"), Name::Known(3)]), of(&[Name::Known(3), other("X-Host")]));
+        assert_ne!(of(&[Name::Known(3), Name::Known(4)]), of(&[Name::Known(4), Name::Known(3)]));
+        assert_ne!(of(&[other("ab"), other("c")]), of(&[other("a"), other("bc")]));
+        assert_ne!(of(&[Name::Known(3)]), of(&[]));
     }
 }

@@ -12,3 +12,4 @@ pub mod limiter;
 pub mod pace;
 pub mod rates;
 pub mod top;
+pub mod vouched;

@@ -7,36 +7,61 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text, body};
 use runtime::clock;
-use shield::challenge::{self, Kind, Proof};
-use std::sync::LazyLock;
+use shield::challenge::{self, Bound, Key, Kind, Proof};
+use std::sync::OnceLock;
 
 /// What a browser runs that is given work: it looks for a number that gives the cookie a hash with enough zero bits, with a SHA-256 of its own, since that of
 /// the browser is only there over TLS. `@QUESTION@`, `@BITS@`, `@NAME@`, `@AGE@`, `@ID@` are filled in.
 const PAGE: &str = include_str!("work.html");
 
-/// The key of cookies where none is given: this process's.
-static KEY: LazyLock<[u8; 32]> = LazyLock::new(|| {
-    let mut key = [0; 32];
-    let _ = rustix::rand::getrandom(&mut key[..], rustix::rand::GetRandomFlags::empty());
-    key
-});
+/// The key of cookies where none is given, and its bytes: made by the first process that needs it, and known to those that go on with what that has.
+static OWN: OnceLock<([u8; KEY_BYTES], Key)> = OnceLock::new();
+/// Bytes of such a key.
+pub(super) const KEY_BYTES: usize = 32;
 
-fn key(guard: &Guard) -> &[u8] {
-    guard.key.as_deref().unwrap_or(&*KEY)
+fn key(guard: &Guard) -> &Key {
+    match &guard.key {
+        Some(key) => key,
+        None => &own().1,
+    }
 }
 
-/// What the client has proved.
+fn own() -> &'static ([u8; KEY_BYTES], Key) {
+    OWN.get_or_init(|| {
+        let mut bytes = [0; KEY_BYTES];
+        let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
+        (bytes, Key::new(&bytes))
+    })
+}
+
+/// The bytes of the key where none is given.
+pub(super) fn own_key() -> &'static [u8] {
+    &own().0
+}
+
+/// The key of the process before. Too late once this one has signed something: then who has a cookie of that one is asked again.
+pub(super) fn inherit_key(bytes: [u8; KEY_BYTES]) {
+    let _ = OWN.set((bytes, Key::new(&bytes)));
+}
+
+/// What the client has proved. Work that is easier than this guard's is worth a cookie, and no more.
 pub(super) fn proof(r: &mut Request, guard: &Guard, subject: u128) -> Option<Proof> {
     let cookie = variables::cookie(r, &guard.cookie)?;
     let now = u64::try_from(clock::wall_seconds()).unwrap_or_default();
-    challenge::check(key(guard), &subject.to_be_bytes(), r.get(cookie), now)
+    let bound = Bound { whom: &subject.to_be_bytes(), name: guard.cookie.as_bytes() };
+    let proof = challenge::check(key(guard), bound, r.get(cookie), now)?;
+    match proof.kind {
+        Kind::Work(bits) if bits < guard.work_bits => Some(Proof { kind: Kind::Cookie, ..proof }),
+        _ => Some(proof),
+    }
 }
 
 fn issue(guard: &Guard, who: &Who, kind: Kind) -> String {
     let mut id = [0; 8];
     let _ = rustix::rand::getrandom(&mut id[..], rustix::rand::GetRandomFlags::empty());
     let until = u64::try_from(clock::wall_seconds()).unwrap_or_default() + guard.valid_s;
-    challenge::issue(key(guard), &who.subject.to_be_bytes(), kind, u64::from_be_bytes(id), until)
+    let bound = Bound { whom: &who.subject.to_be_bytes(), name: guard.cookie.as_bytes() };
+    challenge::issue(key(guard), bound, kind, u64::from_be_bytes(id), until)
 }
 
 /// Whether a page may be answered in place of what was asked for.

@@ -2,6 +2,7 @@
 //! it would wait for, but for a ban.
 
 use super::challenge;
+use super::crawlers;
 use super::state::{self, BANS, Event};
 use super::{Action, Guard, Key, Limit};
 use crate::config::cidr::Plain;
@@ -15,7 +16,8 @@ use crate::request::{Request, Text};
 use runtime::clock;
 use shield::bans::{address, subject};
 use shield::challenge::{Kind, Proof};
-use shield::fingerprint::header_order;
+use shield::fingerprint::{Name, header_order};
+use shield::hash::Keyed;
 use shield::rates::{Above, Rate};
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
@@ -31,6 +33,26 @@ const MAX_WAITING: u32 = 1000;
 const LINES: u64 = 100;
 /// So long after somebody at an address has answered a challenge it is not banned for those that others leave, µs.
 const ANSWERED_US: u64 = 600_000_000;
+
+/// Header lines that say nothing of the program that sends them, a bit each: cookies come and go, so do conditions and ranges.
+const SAYS_NOTHING: u128 = {
+    let all = [
+        K::Cookie,
+        K::Referer,
+        K::ContentLength,
+        K::ContentType,
+        K::Range,
+        K::IfNoneMatch,
+        K::IfModifiedSince,
+        K::CacheControl,
+    ];
+    let (mut bits, mut i) = (0, 0);
+    while i < all.len() {
+        bits |= 1 << all[i] as u32;
+        i += 1;
+    }
+    bits
+};
 
 /// What a guard has made of a request.
 #[derive(Clone, Copy, Debug, Default)]
@@ -102,6 +124,14 @@ pub(super) fn reason(r: &mut Request) -> Option<Text> {
     Some(r.text(text.as_bytes()))
 }
 
+/// None: a unix socket.
+fn ip_of(r: &Request) -> Option<IpAddr> {
+    match &*r.client.remote.borrow() {
+        Address::Inet(address) => Some(address.ip()),
+        Address::Unix(_) => None,
+    }
+}
+
 /// What is known of who asks; made as far as it is needed.
 pub(super) struct Who {
     /// None: a unix socket.
@@ -114,21 +144,28 @@ pub(super) struct Who {
 
 impl Who {
     fn of(r: &mut Request, guard: &Guard) -> Who {
-        let ip = match &*r.client.remote.borrow() {
-            Address::Inet(address) => Some(address.ip()),
-            Address::Unix(_) => None,
-        };
+        let ip = ip_of(r);
         let subject = ip.map_or(0, subject);
         // Nobody has cookies of a guard that gives none.
         let proof = if guard.challenges { challenge::proof(r, guard, subject) } else { None };
         Who { ip, subject, proof, headers: None }
     }
 
-    fn headers(&mut self, r: &Request, seed: u64) -> u64 {
+    fn headers(&mut self, r: &Request, keyed: Keyed) -> u64 {
         *self.headers.get_or_insert_with(|| {
-            let order = header_order(r.head.headers.lines().iter().map(|line| r.arena.span(line.name)), seed);
-            let agent = r.head.headers.find(K::UserAgent).map_or(&b""[..], |agent| r.get(agent));
-            header_order(std::iter::once(agent), order)
+            let mut agent = &b""[..];
+            let names = r.head.headers.lines().iter().filter_map(|line| match line.known {
+                K::Other => Some(Name::Other(r.arena.span(line.name))),
+                known if SAYS_NOTHING & 1 << known as u32 != 0 => None,
+                known => {
+                    if known == K::UserAgent {
+                        agent = r.arena.span(line.value);
+                    }
+                    Some(Name::Known(known as u8))
+                }
+            });
+            let order = header_order(names, keyed);
+            keyed.hash_one((order, agent))
         })
     }
 }
@@ -144,7 +181,9 @@ pub fn handler(r: &mut Request) -> Verdict {
     let Some(guard) = snapshot.main.guard.get(index) else { return Verdict::Decline };
     let counts = guard.state.counts.mine();
     counts.add(Event::Requests as usize, 1);
-    if guard.pass.iter().any(|text| is_true(r, text)) {
+    let is_known = guard.pass.iter().any(|text| is_true(r, text))
+        || !guard.crawlers.is_empty() && crawlers::is_verified(r, &guard.crawlers, ip_of(r));
+    if is_known {
         counts.add(Event::Passed as usize, 1);
         r.ctx.guard.action = Some(Done::Passed);
         return Verdict::Decline;
@@ -246,13 +285,13 @@ fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Optio
             Some(proof) => key(guard, (3u8, proof.id)),
             // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
             None if guard.challenges => return None,
-            None => key(guard, (4u8, who.subject, who.headers(r, 0))),
+            None => key(guard, (4u8, who.subject, who.headers(r, guard.state.hasher))),
         },
         Key::Url => {
-            let host = r.head.headers.host.map_or(&b""[..], |host| r.get(host));
-            key(guard, (5u8, host, r.get(r.head.uri)))
+            // By the server that answers: a client says `Host` as it likes.
+            key(guard, (5u8, r.server.0, r.get(r.head.uri)))
         }
-        Key::Headers => key(guard, (6u8, who.headers(r, 0))),
+        Key::Headers => key(guard, (6u8, who.headers(r, guard.state.hasher))),
         Key::Text(text) | Key::Ja4(text) => {
             let text = text.eval(r);
             let text = r.get(text);
@@ -280,6 +319,11 @@ fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) ->
         Action::Work if !challenge::is_page(r) => Action::Refuse,
         Action::Delay(_) if guard.state.waiting.load(Relaxed) >= MAX_WAITING => Action::Refuse,
         Action::Challenge | Action::Work if leaves_challenges(r, guard, who) => Action::Ban(guard.ban_ms),
+        // Each cookie makes a client with limits of its own: the first of an address are free.
+        Action::Challenge if has_taken_enough(guard, who) => match challenge::is_page(r) {
+            true => Action::Work,
+            false => Action::Refuse,
+        },
         action => action,
     };
     let done = match action {
@@ -330,6 +374,17 @@ fn leaves_challenges(r: &mut Request, guard: &Guard, who: &Who) -> bool {
         r.ctx.guard.limit = Some((index, usize::MAX));
     }
     leaves
+}
+
+/// Whether the address was given as many cookies by redirect as it is; if not, it is given one more.
+fn has_taken_enough(guard: &Guard, who: &Who) -> bool {
+    if who.ip.is_none() {
+        return false;
+    }
+    let interval_us = (guard.valid_s.saturating_mul(1_000_000) / guard.per_address).max(1);
+    let rate = Rate { interval_us, burst: guard.per_address - 1 };
+    let address = key(guard, who.subject);
+    guard.state.taken.count(address, rate, Above::Dropped, clock::monotonic_us()).is_some()
 }
 
 fn ban(guard: &Guard, who: &Who, reason: &str, ms: u64) {

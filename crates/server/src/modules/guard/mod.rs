@@ -2,8 +2,10 @@
 //! `challenge` answers them, `state` is what threads share. The sketches, cookies and bans are the crate `shield`.
 
 mod challenge;
+mod crawlers;
 mod judge;
 pub mod state;
+pub mod succession;
 
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
@@ -42,6 +44,9 @@ pub const VARIABLES: &[Builtin] = &[
 const MAX_LIMITS: usize = 32;
 /// How long a challenge's answer is good, s.
 const VALID_S: u64 = 3600;
+/// Cookies that an address is given by redirect in that time. Behind one are a household, an office, or some thousands of a provider's clients: those above
+/// it have work to do, which a browser does unseen, while a program that makes itself many clients has to do it for each.
+const PER_ADDRESS: u64 = 32;
 /// How long bans last where nothing says it, ms.
 const BAN_MS: u64 = 600_000;
 /// `ban` without a time of its own, until all rows are read: it lasts as long as the guard's row `ban` says.
@@ -120,12 +125,15 @@ pub struct Guard {
     /// Its limits, in the order of the text.
     pub limits: Vec<Limit>,
     pass: Vec<Complex>,
+    crawlers: Vec<crawlers::Crawler>,
     ban_ms: u64,
     /// Challenges that an address may leave unanswered in a minute.
     unanswered: Option<u64>,
     cookie: Box<str>,
     valid_s: u64,
-    key: Option<Box<[u8]>>,
+    /// Cookies of an address by redirect in that time.
+    per_address: u64,
+    key: Option<shield::challenge::Key>,
     work_bits: u32,
     attack: Option<Triggers>,
     nftables: Option<Arc<Set>>,
@@ -222,10 +230,12 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         name: name.as_ref().into(),
         limits: Vec::new(),
         pass: Vec::new(),
+        crawlers: Vec::new(),
         ban_ms: BAN_MS,
         unanswered: None,
         cookie: COOKIE.into(),
         valid_s: VALID_S,
+        per_address: PER_ADDRESS,
         key: None,
         work_bits: WORK_BITS,
         attack: None,
@@ -239,7 +249,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut seen: Vec<Vec<u8>> = Vec::new();
     for row in node.children() {
         let word = row.name.text.as_slice();
-        if !matches!(word, b"limit" | b"pass") {
+        if !matches!(word, b"limit" | b"pass" | b"crawler") {
             if seen.iter().any(|s| s == word) {
                 return Err(duplicate(row));
             }
@@ -277,6 +287,10 @@ impl Guard {
                 for word in &row.args {
                     self.pass.push(Complex::compile(build, word)?);
                 }
+            }
+            b"crawler" => {
+                let crawler = crawlers::read(row, self.crawlers.len())?;
+                self.crawlers.push(crawler);
             }
             b"ban" => self.ban(row)?,
             b"cookie" => self.cookie(row)?,
@@ -321,7 +335,7 @@ impl Guard {
         Ok(())
     }
 
-    /// `cookie [name=NAME] [valid=TIME] [key=TEXT]`
+    /// `cookie [name=NAME] [valid=TIME] [per_address=NUMBER] [key=TEXT]`
     fn cookie(&mut self, row: &Node) -> Result<(), Problem> {
         for word in &row.args {
             let bad = || Problem::invalid_parameter(word);
@@ -330,7 +344,8 @@ impl Guard {
             match name {
                 b"name" if is_token(text) => self.cookie = String::from_utf8_lossy(text).into(),
                 b"valid" => self.valid_s = value::seconds(text).filter(|s| *s > 0).ok_or_else(bad)?,
-                b"key" if !text.is_empty() => self.key = Some(text.into()),
+                b"per_address" => self.per_address = value::number(text).filter(|n| *n > 0).ok_or_else(bad)?,
+                b"key" if !text.is_empty() => self.key = Some(shield::challenge::Key::new(text)),
                 _ => return Err(bad()),
             }
         }

@@ -62,6 +62,8 @@ pub struct State {
     pub(super) unanswered: Rates,
     /// Addresses of which somebody has answered one.
     pub(super) answered: Rates,
+    /// Cookies that addresses were given by redirect.
+    pub(super) taken: Rates,
     /// Requests that wait.
     pub(super) waiting: AtomicU32,
     /// Lines of this second: the second, and how many, in one word.
@@ -102,6 +104,7 @@ impl State {
             hasher: Keyed::random(),
             unanswered: Rates::new(columns),
             answered: Rates::new(columns),
+            taken: Rates::new(columns),
             waiting: AtomicU32::new(0),
             lines: AtomicU64::new(0),
             attack: Attack::default(),
@@ -149,6 +152,12 @@ impl State {
         self.counts.reset(&[]);
         self.limits.iter().for_each(|limit| limit.above.store(0, std::sync::atomic::Ordering::Relaxed));
     }
+}
+
+/// The states that configurations use, by their guards' names.
+pub(super) fn alive() -> Vec<(Box<str>, Arc<State>)> {
+    let states = STATES.lock().unwrap_or_else(PoisonError::into_inner);
+    states.iter().filter_map(|(name, state)| Some((name.clone(), state.upgrade()?))).collect()
 }
 
 /// What was counted of the whole process, for attacks.
