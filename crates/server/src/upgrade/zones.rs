@@ -1,8 +1,8 @@
-//! What zones know, on its way to another process: rates of keys, learnt sessions, records, and what is known of peers. Places of
+//! What zones know, on its way to another process: rates of keys, learnt sessions, records, what guards and rules know of clients, and what is known of peers. Places of
 //! `limit_conn` go with the connections that hold them.
 
 use crate::modules::nchan::succession;
-use crate::modules::{keyval_store, limit_req, sticky};
+use crate::modules::{guard, keyval_store, limit_req, modsecurity, sticky};
 use crate::upstream::peer;
 
 /// The kind of zones of `limit_req`.
@@ -14,6 +14,8 @@ pub(super) fn leave(mut say: impl FnMut(Vec<u8>)) {
     sticky::leave(&mut say);
     keyval_store::leave(&mut say);
     peer::leave(&mut say);
+    guard::succession::leave(&mut say);
+    modsecurity::succession::leave(&mut say);
 }
 
 /// Takes what another process said of a zone. One of a kind that is not known is left out.
@@ -23,6 +25,8 @@ pub(super) fn settle(kind: &[u8], name: &[u8], rows: &[u8]) {
         sticky::ZONE => sticky::settle(name, rows),
         keyval_store::ZONE => keyval_store::settle(name, rows),
         peer::ZONE => peer::settle(rows),
+        modsecurity::succession::ZONE => modsecurity::succession::settle(rows),
+        guard::succession::ZONE => guard::succession::settle(name, rows),
         succession::RETAINED => succession::settle_retained(name, rows),
         succession::FILTERS => succession::settle_filters(name, rows),
         succession::ALL => succession::expect_no_more(),

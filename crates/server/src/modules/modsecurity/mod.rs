@@ -5,6 +5,7 @@
 //! its own; levels without any share the set around them, and so do levels that say the same.
 
 mod steps;
+pub mod succession;
 
 use crate::config::complex::Complex;
 use crate::config::setters;

@@ -37,7 +37,7 @@ const SHOWN_RULES: usize = 8;
 const CLOSE: u16 = 444;
 
 /// Collections that outlive requests, for all threads and all configurations.
-static STORE: LazyLock<Arc<Memory>> = LazyLock::new(Arc::default);
+pub(super) static STORE: LazyLock<Arc<Memory>> = LazyLock::new(Arc::default);
 
 /// One request under a rule set.
 pub struct Watch {
