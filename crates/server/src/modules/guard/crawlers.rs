@@ -1,22 +1,19 @@
 //! Crawlers that a guard leaves alone: who says that it is one, and whose address has a name of its operator's domain that stands for this address again (a PTR
 //! look-up, then one for the name). The names are asked for on the service thread; a request never waits for them, and is judged as any other until they are
-//! known. What a request says of itself only makes that its address is asked about. From: `judge`. The table of addresses: `shield::vouched`.
+//! known. What a request says of itself only makes that its address is asked about. From and to: `judge`, which finds whom to ask. The table of addresses: `shield::vouched`.
 
-use crate::log::error::Level;
-use crate::request::Request;
-use crate::request::headers::KnownHeader as K;
-use crate::resolve::{NOT_FOUND, ResolveError, ResolverConfig};
-use crate::upstream::names;
+use crate::resolve::{NOT_FOUND, ResolveError, Resolver};
 use conf::{Node, Problem};
 use runtime::clock;
 use shield::vouched::{Known, Vouched};
 use std::net::IpAddr;
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock};
 use std::time::Duration;
 
 /// `crawler` rows of a guard at most: each is looked for in the `User-Agent` of a request.
 const MAX_ROWS: usize = 64;
+/// So much of a `User-Agent` is looked at, bytes: a request can bring thousands.
+const MAX_AGENT: usize = 512;
 /// An address that was verified is left alone for so long, ms. It is asked about again before that ends.
 const VERIFIED_MS: u64 = 12 * 3_600_000;
 /// One that is somebody else's is not asked about again for so long, ms.
@@ -35,7 +32,14 @@ pub(super) struct Crawler {
     /// What its `User-Agent` has in it, in small letters.
     agent: Box<[u8]>,
     /// Domains that its addresses have names of, in small letters, without a dot at either end.
-    domains: Box<[Box<[u8]>]>,
+    domains: Domains,
+}
+
+type Domains = Arc<[Box<[u8]>]>;
+
+/// Whether a name is of one of the domains.
+fn owns(domains: &[Box<[u8]>], name: &[u8]) -> bool {
+    domains.iter().any(|domain| name.strip_suffix(&**domain).is_some_and(|rest| matches!(rest, [] | [.., b'.'])))
 }
 
 impl Crawler {
@@ -43,11 +47,8 @@ impl Crawler {
         agent.windows(self.agent.len()).any(|part| part.eq_ignore_ascii_case(&self.agent))
     }
 
-    /// Whether a name is of one of the domains.
     fn owns(&self, name: &[u8]) -> bool {
-        self.domains
-            .iter()
-            .any(|domain| name.strip_suffix(&**domain).is_some_and(|rest| matches!(rest, [] | [.., b'.'])))
+        owns(&self.domains, name)
     }
 }
 
@@ -77,42 +78,38 @@ pub(super) fn read(row: &Node, before: usize) -> Result<Crawler, Problem> {
     Ok(Crawler { agent: agent.text.to_ascii_lowercase().into(), domains })
 }
 
-/// Whether a request comes from one of these crawlers, as far as is known by now.
-pub(super) fn is_verified(r: &Request, crawlers: &[Crawler], ip: Option<IpAddr>) -> bool {
-    let (Some(ip), Some(agent)) = (ip, r.head.headers.find(K::UserAgent)) else { return false };
-    let agent = r.get(agent);
-    let Some(crawler) = crawlers.iter().find(|crawler| crawler.is_named(agent)) else { return false };
+/// Whether who calls itself so at an address is one of these crawlers, as far as is known by now; and what is to be asked about it.
+pub(super) fn look(crawlers: &[Crawler], agent: &[u8], ip: IpAddr) -> (bool, Option<Question>) {
+    let agent = &agent[..agent.len().min(MAX_AGENT)];
+    let Some(crawler) = crawlers.iter().find(|crawler| crawler.is_named(agent)) else { return (false, None) };
     let ip = ip.to_canonical();
     let (known, asks) = KNOWN.look(ip, clock::wall_ms());
-    if asks {
-        ask(r, crawler, ip);
-    }
-    matches!(known, Known::Vouched(name) if crawler.owns(&name))
+    let is_verified = matches!(known, Known::Vouched(name) if crawler.owns(&name));
+    (is_verified, asks.then(|| Question { domains: crawler.domains.clone(), ip }))
 }
 
-/// Has the service thread ask whose an address is.
-fn ask(r: &Request, crawler: &Crawler, ip: IpAddr) {
-    let core = &r.conf().core;
-    let Some(config) = (*core.resolver).clone() else {
-        static SAID: AtomicBool = AtomicBool::new(false);
-        if !SAID.swap(true, Relaxed) {
-            crate::log::process_line(Level::Error, format_args!("no resolver defined to verify crawlers"));
-        }
-        return KNOWN.settle(ip, None, STRANGER_MS, clock::wall_ms());
-    };
-    let patience = match *core.resolver_timeout {
-        Duration::ZERO => PATIENCE,
-        timeout => timeout.min(PATIENCE),
-    };
-    let crawler = Crawler { agent: crawler.agent.clone(), domains: crawler.domains.clone() };
-    crate::service::spawn(move || async move {
-        let found = name_of(&config, &crawler, ip, patience).await;
-        let now_ms = clock::wall_ms();
+/// Whose an address is. It is to be answered, or given up.
+pub(super) struct Question {
+    domains: Domains,
+    /// The address.
+    pub(super) ip: IpAddr,
+}
+
+impl Question {
+    /// Nobody can be asked.
+    pub(super) fn give_up(self) {
+        KNOWN.settle(self.ip, None, STRANGER_MS, clock::wall_ms());
+    }
+
+    /// Asks, and notes what is said. The name, if that is a crawler's. On the service thread; `timeout` is `resolver_timeout`.
+    pub(super) async fn answer(self, resolver: Resolver, timeout: Duration) -> Option<Arc<[u8]>> {
+        let patience = if timeout.is_zero() { PATIENCE } else { timeout.min(PATIENCE) };
+        let found = self.name(&resolver, patience).await;
+        let (ip, now_ms) = (self.ip, clock::wall_ms());
         match found {
             Ok(Some(name)) => {
-                let shown = String::from_utf8_lossy(&name);
-                crate::log::process_line(Level::Info, format_args!("{ip} is verified as crawler {shown}"));
-                KNOWN.settle(ip, Some(name), VERIFIED_MS, now_ms);
+                KNOWN.settle(ip, Some(name.clone()), VERIFIED_MS, now_ms);
+                return Some(name);
             }
             Ok(None) => KNOWN.settle(ip, None, STRANGER_MS, now_ms),
             Err(e) if e.code == NOT_FOUND => KNOWN.settle(ip, None, STRANGER_MS, now_ms),
@@ -122,24 +119,19 @@ fn ask(r: &Request, crawler: &Crawler, ip: IpAddr) {
                 Known::Stranger | Known::Unknown => KNOWN.settle(ip, None, FAILED_MS, now_ms),
             },
         }
-    });
-}
-
-/// An address's name, if it is of the crawler's domains and stands for that address. On the service thread.
-async fn name_of(
-    config: &Arc<ResolverConfig>,
-    crawler: &Crawler,
-    ip: IpAddr,
-    patience: Duration,
-) -> Result<Option<Arc<[u8]>>, ResolveError> {
-    let resolver = names::resolver(config);
-    let host = resolver.resolve_addr(ip, patience).await?;
-    if !crawler.owns(&host.name) {
-        return Ok(None);
+        None
     }
-    let addresses = resolver.resolve(&host.name, patience).await?;
-    let is_its = addresses.iter().any(|address| address.to_canonical() == ip);
-    Ok(is_its.then(|| Arc::from(&*host.name)))
+
+    /// The address's name, if it is of the crawler's domains and stands for that address.
+    async fn name(&self, resolver: &Resolver, patience: Duration) -> Result<Option<Arc<[u8]>>, ResolveError> {
+        let host = resolver.resolve_addr(self.ip, patience).await?;
+        if !owns(&self.domains, &host.name) {
+            return Ok(None);
+        }
+        let addresses = resolver.resolve(&host.name, patience).await?;
+        let is_its = addresses.iter().any(|address| address.to_canonical() == self.ip);
+        Ok(is_its.then(|| Arc::from(&*host.name)))
+    }
 }
 
 #[cfg(test)]
@@ -148,7 +140,8 @@ mod tests {
 
     #[test]
     fn names_end_with_whole_labels() {
-        let crawler = Crawler { agent: (*b"bot").into(), domains: [Box::from(&b"google.com"[..])].into() };
+        let domain: Box<[u8]> = Box::from(&b"google.com"[..]);
+        let crawler = Crawler { agent: Box::from(&b"bot"[..]), domains: Arc::from([domain]) };
         for name in ["google.com", "crawl.google.com"] {
             assert!(crawler.owns(name.as_bytes()), "{name}");
         }

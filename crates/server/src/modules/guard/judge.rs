@@ -8,11 +8,13 @@ use super::{Action, Guard, Key, Limit};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
 use crate::connection::Address;
+use crate::log::error::Level;
 use crate::modules::refusals::refused;
 use crate::modules::variables;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
+use crate::upstream::names;
 use runtime::clock;
 use shield::bans::{address, subject};
 use shield::challenge::{Kind, Proof};
@@ -22,7 +24,7 @@ use shield::rates::{Above, Rate};
 use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
-use std::sync::atomic::Ordering::Relaxed;
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::time::Duration;
 
 /// One request of so many is looked at for the lists of talkers.
@@ -181,8 +183,7 @@ pub fn handler(r: &mut Request) -> Verdict {
     let Some(guard) = snapshot.main.guard.get(index) else { return Verdict::Decline };
     let counts = guard.state.counts.mine();
     counts.add(Event::Requests as usize, 1);
-    let is_known = guard.pass.iter().any(|text| is_true(r, text))
-        || !guard.crawlers.is_empty() && crawlers::is_verified(r, &guard.crawlers, ip_of(r));
+    let is_known = guard.pass.iter().any(|text| is_true(r, text)) || !guard.crawlers.is_empty() && is_crawler(r, guard);
     if is_known {
         counts.add(Event::Passed as usize, 1);
         r.ctx.guard.action = Some(Done::Passed);
@@ -218,6 +219,31 @@ pub fn handler(r: &mut Request) -> Verdict {
     };
     r.ctx.guard.limit = Some((index, number));
     act(r, guard, &who, &guard.limits[number], excess)
+}
+
+/// Whether it comes from a crawler whose address was verified. Has others that call themselves so asked about, beside the request.
+fn is_crawler(r: &Request, guard: &Guard) -> bool {
+    let (Some(ip), Some(agent)) = (ip_of(r), r.head.headers.find(K::UserAgent)) else { return false };
+    let (is_verified, question) = crawlers::look(&guard.crawlers, r.get(agent), ip);
+    let Some(question) = question else { return is_verified };
+    let core = &r.conf().core;
+    let Some(config) = (*core.resolver).clone() else {
+        static SAID: AtomicBool = AtomicBool::new(false);
+        if !SAID.swap(true, Relaxed) {
+            crate::log::process_line(Level::Error, format_args!("no resolver defined to verify crawlers"));
+        }
+        question.give_up();
+        return is_verified;
+    };
+    let timeout = *core.resolver_timeout;
+    crate::service::spawn(move || async move {
+        let ip = question.ip;
+        if let Some(name) = question.answer(names::resolver(&config), timeout).await {
+            let name = String::from_utf8_lossy(&name);
+            crate::log::process_line(Level::Info, format_args!("{ip} is verified as crawler {name}"));
+        }
+    });
+    is_verified
 }
 
 fn is_true(r: &mut Request, text: &Complex) -> bool {
