@@ -36,26 +36,6 @@ const LINES: u64 = 100;
 /// So long after somebody at an address has answered a challenge it is not banned for those that others leave, µs.
 const ANSWERED_US: u64 = 600_000_000;
 
-/// Header lines that say nothing of the program that sends them, a bit each: cookies come and go, so do conditions and ranges.
-const SAYS_NOTHING: u128 = {
-    let all = [
-        K::Cookie,
-        K::Referer,
-        K::ContentLength,
-        K::ContentType,
-        K::Range,
-        K::IfNoneMatch,
-        K::IfModifiedSince,
-        K::CacheControl,
-    ];
-    let (mut bits, mut i) = (0, 0);
-    while i < all.len() {
-        bits |= 1 << all[i] as u32;
-        i += 1;
-    }
-    bits
-};
-
 /// What a guard has made of a request.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Context {
@@ -158,13 +138,14 @@ impl Who {
             let mut agent = &b""[..];
             let names = r.head.headers.lines().iter().filter_map(|line| match line.known {
                 K::Other => Some(Name::Other(r.arena.span(line.name))),
-                known if SAYS_NOTHING & 1 << known as u32 != 0 => None,
-                known => {
-                    if known == K::UserAgent {
-                        agent = r.arena.span(line.value);
-                    }
-                    Some(Name::Known(known as u8))
+                // They say nothing of the program: cookies come and go, so do conditions and ranges.
+                K::Cookie | K::Referer | K::ContentLength | K::ContentType | K::Range => None,
+                K::IfNoneMatch | K::IfModifiedSince | K::CacheControl => None,
+                K::UserAgent => {
+                    agent = r.arena.span(line.value);
+                    Some(Name::Known(K::UserAgent as u8))
                 }
+                known => Some(Name::Known(known as u8)),
             });
             let order = header_order(names, keyed);
             keyed.hash_one((order, agent))
