@@ -93,6 +93,7 @@ mod proxy;
 mod push;
 mod push_crash;
 mod push_redis;
+mod push_redis_cluster;
 mod recorded_requests;
 mod redline;
 mod reference;

@@ -2,6 +2,7 @@
 
 use crate::harness::{Client, Folder, Port, Server, Site, openssl, wait};
 use crate::processes::children;
+use crate::upgrade::{Long, UPGRADE, frame, masked};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -53,7 +54,7 @@ impl Redis {
         true
     }
 
-    fn kill(&mut self) {
+    pub fn kill(&mut self) {
         if let Some(mut child) = self.child.take() {
             let _ = child.kill();
             let _ = child.wait();
@@ -115,11 +116,11 @@ impl Wire {
     }
 }
 
-fn node(port: u16) -> Server {
+pub fn node(port: u16) -> Server {
     node_with(port, "", "nchan_redis_pass there;")
 }
 
-fn node_with(port: u16, upstream: &str, redis: &str) -> Server {
+pub fn node_with(port: u16, upstream: &str, redis: &str) -> Server {
     let text = format!(
         "upstream there {{ nchan_redis_server 127.0.0.1:{port}; nchan_redis_reconnect_delay 50ms; nchan_redis_command_timeout 2s; {upstream} }}
          server {{ listen 127.0.0.1:@PORT@; nchan_message_buffer_length 20; {LOCATIONS} }}"
@@ -127,7 +128,7 @@ fn node_with(port: u16, upstream: &str, redis: &str) -> Server {
     Site::http(&text.replace("@REDIS@", redis)).start()
 }
 
-fn post(server: &Server, topic: &str, text: &str) -> (u16, String) {
+pub fn post(server: &Server, topic: &str, text: &str) -> (u16, String) {
     let mut client = server.connect();
     client.send(format!("POST /pub/{topic} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{text}", text.len()));
     let answer = client.response();
@@ -139,10 +140,10 @@ fn until_connected(server: &Server) {
 }
 
 /// An EventSource, and the messages that it brings.
-struct Events(Client);
+pub struct Events(Client);
 
 impl Events {
-    fn open(server: &Server, target: &str) -> Events {
+    pub fn open(server: &Server, target: &str) -> Events {
         let mut client = server.connect();
         client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n"));
         let mut events = Events(client);
@@ -150,7 +151,7 @@ impl Events {
         events
     }
 
-    fn line(&mut self) -> String {
+    pub fn line(&mut self) -> String {
         let mut line = Vec::new();
         while line.last() != Some(&b'\n') {
             line.extend(self.0.take(1));
@@ -159,7 +160,7 @@ impl Events {
     }
 
     /// The next message.
-    fn data(&mut self) -> String {
+    pub fn data(&mut self) -> String {
         loop {
             if let Some(data) = self.line().strip_prefix("data: ") {
                 return data.to_owned();
@@ -418,12 +419,32 @@ fn a_reload_without_redis_ends_the_connection() {
     assert_eq!(server.get("/pub/x").status, 404, "its channels are another store's");
 }
 
+/// A key that is no stream, and then is: a subscriber that came in between is not deaf for it.
 #[test]
-fn a_cluster_is_refused_in_words() {
-    let Some(redis) = Redis::start(&["--cluster-enabled", "yes"]) else { return };
+fn who_subscribed_while_redis_refused_hears_afterwards() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    redis_says(redis.port.number, "SET ironweir:{/q} text\r\n");
     let server = node(redis.port.number);
-    assert_eq!(post(&server, "x", "y").0, 503);
-    server.wait_for("logs/error.log", "it is a Redis Cluster, which is not supported");
+    let mut events = Events::open(&server, "/sub/q");
+    server.wait_for("logs/error.log", "Redis has refused a command: WRONGTYPE");
+    redis_says(redis.port.number, "DEL ironweir:{/q}\r\n");
+    assert_eq!(post(&server, "q", "one").0, 201);
+    assert_eq!(post(&server, "q", "two").0, 201);
+    assert_eq!((events.data(), events.data()), ("one".into(), "two".into()));
+}
+
+#[test]
+fn who_asks_for_a_channel_makes_none() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let (a, b) = (node(redis.port.number), node(redis.port.number));
+    assert_eq!(a.get("/pub/x").status, 404);
+    let mut client = a.connect();
+    client.send("DELETE /pub/x HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert_eq!(client.response().status, 404);
+    assert!(redis_says(redis.port.number, "PUBSUB CHANNELS\r\n").starts_with("*0"));
+    // A subscriber at another server is enough.
+    let _events = Events::open(&b, "/sub/x");
+    assert!(wait(|| a.get("/pub/x").status == 200));
 }
 
 /// What is no message of ours in a Redis that others use too.
@@ -551,4 +572,65 @@ fn a_worker_that_is_killed_costs_no_message() {
     }
     publish(14..15);
     readers.iter_mut().for_each(|reader| hear(reader, 15));
+}
+
+/// Subscribers of channels in Redis keep their connections and places over an upgrade of the binary: what is published at another server all the
+/// while comes once and in order.
+#[test]
+fn subscribers_go_on_with_the_new_binary() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    let text = format!(
+        "upstream there {{ nchan_redis_server 127.0.0.1:{}; nchan_redis_reconnect_delay 50ms; }}
+         server {{ listen 127.0.0.1:@PORT@; nchan_message_buffer_length 200; {} }}",
+        redis.port.number,
+        LOCATIONS.replace("@REDIS@", "nchan_redis_pass there;")
+    );
+    let server = Long::start(Site::http(&text));
+    let other = node(redis.port.number);
+    let mut events = Events::open(&server, "/sub/x");
+    let mut frames = server.open("/ws/x", UPGRADE);
+    let mut poll = server.connect();
+    poll.send("GET /new/x HTTP/1.1\r\nHost: a\r\n\r\n");
+    let subscribers = |count: usize| {
+        let text = format!("active subscribers: {count}\r\n");
+        assert!(wait(|| server.get("/pub/x").text().contains(&text)), "{}", server.get("/pub/x").text());
+    };
+    subscribers(3);
+    let mut said = 0;
+    for round in 0..2 {
+        let stop = AtomicBool::new(false);
+        let first = said;
+        said = std::thread::scope(|scope| {
+            let publisher = scope.spawn(|| {
+                let mut number = first;
+                while !stop.load(Relaxed) {
+                    assert!(post(&other, "x", &format!("m{number}")).0 < 300);
+                    number += 1;
+                    std::thread::sleep(Duration::from_millis(20));
+                }
+                number
+            });
+            server.upgrade();
+            stop.store(true, Relaxed);
+            publisher.join().unwrap()
+        });
+        // And what they say themselves.
+        frames.send(masked(&format!("own {round}")));
+        assert!(wait(|| other.get("/pub/x").text().contains("active subscribers: ")));
+    }
+    assert_eq!(post(&other, "x", "the last").0, 201);
+    let mut heard = Vec::new();
+    while heard.last().is_none_or(|text| text != "the last") {
+        heard.push(events.data());
+    }
+    let numbers = |heard: &[String]| heard.iter().filter(|text| text.starts_with('m')).cloned().collect::<Vec<_>>();
+    let expected: Vec<String> = (0..said).map(|number| format!("m{number}")).collect();
+    assert_eq!(numbers(&heard), expected);
+    assert_eq!(heard.iter().filter(|text| text.starts_with("own ")).count(), 2);
+    let mut by_frames = Vec::new();
+    while by_frames.last().is_none_or(|text| text != "the last") {
+        by_frames.push(frame(&mut frames));
+    }
+    assert_eq!(by_frames, heard);
+    assert_eq!(poll.response().status, 200);
 }

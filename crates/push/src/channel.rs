@@ -335,8 +335,11 @@ impl Channel {
     pub(crate) fn attach_after(&self, mailbox: &Arc<Mailbox>, after: Id, now: i64) -> Option<()> {
         self.attach(mailbox, &Start::Newest, 0, now)?;
         let mut state = self.lock();
-        // Where the buffer did not come with it, the ids go on behind what it has had.
-        state.last = state.last.max(after);
+        // Where the buffer did not come with it, the ids go on behind what it has had. A channel that is followed gets its buffer from elsewhere,
+        // and others may have had less of it.
+        if self.kind != Kind::Followed {
+            state.last = state.last.max(after);
+        }
         Some(())
     }
 

@@ -1,6 +1,7 @@
 //! What a subscriber gets, in the form it wants: messages as they come, pings, and last words. From: `hub`. Knows no socket.
 
 use super::hub::{self, Listening};
+use super::redis::Backend;
 use super::{Conf, Settings};
 use crate::connection::parked::{Form, Words};
 use push::{Message, Next};
@@ -209,7 +210,7 @@ impl Feed {
     }
 
     /// What another process wrote, for a location of this one.
-    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Feed> {
+    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf, backend: Option<&Backend>) -> Option<Feed> {
         let kind = *Kind::ALL.get(usize::try_from(r.number()?).ok()?)?;
         let (chunked, deflated, boundary) = (r.flag()?, r.flag()?, r.bytes()?);
         let boundary = match boundary {
@@ -223,9 +224,15 @@ impl Feed {
             let name = r.bytes()?;
             Some((name, push::Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? }))
         })?;
-        // Channels that others share are followed by a request.
-        if places.is_empty() || !conf.has_subscribers() || conf.is_shared() {
+        if places.is_empty() || !conf.has_subscribers() {
             return None;
+        }
+        // The configuration may name another Redis by now, or none, or one for the first time.
+        if places.iter().any(|(name, _)| backend.map_or(name.contains(&0), |backend| !backend.has(name))) {
+            return None;
+        }
+        if let Some(backend) = backend {
+            places.iter().for_each(|(name, _)| backend.follow_soon(name, *conf.redis_idle));
         }
         let subscription = hub::store().resume(&places, active, &hub::mailbox(), hub::now()).ok()?;
         let mut feed = Feed::new(Listening::new(subscription), kind, conf);

@@ -5,7 +5,8 @@ use super::feed::{Feed, Over, Piece, Turn};
 use super::frames::{Came, Inbox};
 use super::hooks::{self, Forwarded};
 use super::publish::Publisher;
-use super::{Conf, answer, parked, redis, subscribe};
+use super::redis::{self, Backend};
+use super::{Conf, answer, parked, subscribe};
 use crate::connection::pool;
 use crate::connection::socket::Socket;
 use crate::log_error;
@@ -207,24 +208,23 @@ impl Held {
         Some(w.done())
     }
 
-    /// Whether it can go on in another process: it has not come to its end, and its channels are this process's own.
+    /// Whether it can go on in another process: it has not come to its end.
     pub(super) fn may_go(&self) -> bool {
-        let is_own = |feed: &Feed| feed.listening.subscription.channels().all(|channel| channel.is_own());
-        self.first.as_ref().is_none_or(|first| first.over.is_none()) && self.feed.as_ref().is_none_or(is_own)
+        self.first.as_ref().is_none_or(|first| first.over.is_none())
     }
 
     /// What [`Held::travel`] of another process wrote, for a location of this one; none: it was something else, or the location is none
     /// for it.
-    pub(super) fn arrive(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Held> {
+    pub(super) fn arrive(r: &mut heir::Reader<'_>, conf: &Conf, backend: Option<&Backend>) -> Option<Held> {
         let out = r.bytes()?;
         let mut held = Held::new(None);
         if r.flag()? {
-            held.feed = Some(Feed::read(r, conf)?);
+            held.feed = Some(Feed::read(r, conf, backend)?);
         }
         if r.flag()? {
             let inbox = Inbox::read(r)?;
             let publisher = match r.flag()? {
-                true => Some(Publisher::read(r, conf).filter(|_| conf.publishers.websocket)?),
+                true => Some(Publisher::read(r, conf, backend).filter(|_| conf.publishers.websocket)?),
                 false => None,
             };
             held.frames = Some(Box::new(Frames { inbox, publisher }));

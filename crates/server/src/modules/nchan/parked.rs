@@ -3,6 +3,7 @@
 
 use super::feed::Kind;
 use super::held::{End, Held, Step};
+use super::redis;
 use crate::connection;
 use crate::connection::parked::{self, Next, Ready, Resident, Watch};
 use crate::connection::socket::Socket;
@@ -57,7 +58,8 @@ pub fn arrive(
     snapshot: &Rc<ThreadSnapshot>,
 ) -> Option<()> {
     let packed = Packed::arrive(r, terms, snapshot)?;
-    let held = Held::arrive(r, &snapshot.location(packed.location()).conf.nchan)?;
+    let conf = &snapshot.location(packed.location()).conf.nchan;
+    let held = Held::arrive(r, conf, redis::of_location(snapshot, conf).as_deref())?;
     Box::new(Parked { packed, held }).go_on(ready);
     Some(())
 }

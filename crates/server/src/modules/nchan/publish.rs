@@ -13,6 +13,7 @@ use conf::value;
 use push::limits::MAX_BUFFER;
 use push::{Draft, Info, Keep, Marks, Refused};
 use std::os::fd::AsFd;
+use std::time::Duration;
 
 /// A publisher over HTTP.
 pub(super) async fn http(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
@@ -158,10 +159,26 @@ pub(super) fn keep_of(r: &mut Request, conf: &Conf) -> Option<Keep> {
     Some(Keep { length, seconds, accounting: *conf.accounting, channel_timeout })
 }
 
+/// Looks at those of the channels that there are at some server, and makes none.
+async fn follow_existing(
+    r: &mut Request,
+    backend: &Backend,
+    names: &[Box<[u8]>],
+    idle: Duration,
+) -> Result<(), Verdict> {
+    for name in names {
+        // Where Redis does not answer, what is here counts.
+        if backend.exists(name).await == Ok(true) {
+            backend.follow(std::slice::from_ref(name), idle).await.map_err(|why| answer::refused(r, why))?;
+        }
+    }
+    Ok(())
+}
+
 /// What channels have.
 async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
     if let Some(backend) = redis::of(r, conf) {
-        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
+        follow_existing(r, &backend, names, *conf.redis_idle).await?;
     }
     let (mut together, mut found) = (Info::default(), false);
     for channel in names.iter().filter_map(|name| hub::store().find(name)) {
@@ -174,7 +191,7 @@ async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
 async fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
     let backend = redis::of(r, conf);
     if let Some(backend) = &backend {
-        backend.follow(names, *conf.redis_idle).await.map_err(|why| answer::refused(r, why))?;
+        follow_existing(r, backend, names, *conf.redis_idle).await?;
     }
     let (mut together, mut found) = (Info::default(), false);
     for name in names {
@@ -244,8 +261,11 @@ impl Publisher {
     }
 
     /// What another process wrote, for a location of this one.
-    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf) -> Option<Publisher> {
-        let names = r.list(push::limits::MAX_CHANNELS, |r| r.bytes().map(Box::from))?;
+    pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf, backend: Option<&Backend>) -> Option<Publisher> {
+        let names: Vec<Box<[u8]>> = r.list(push::limits::MAX_CHANNELS, |r| r.bytes().map(Box::from))?;
+        if names.iter().any(|name| backend.map_or(name.contains(&0), |backend| !backend.has(name))) {
+            return None;
+        }
         let keep = Keep {
             length: usize::try_from(r.number()?).ok()?,
             seconds: r.signed()?,
@@ -257,7 +277,7 @@ impl Publisher {
             None => None,
         };
         let event = r.bytes()?.into();
-        let asks = !conf.upstream.is_empty() || !conf.events_id.is_empty();
+        let asks = !conf.upstream.is_empty() || !conf.events_id.is_empty() || backend.is_some();
         Some(Publisher { names, keep, answered, asks, event, marks: marks(conf) })
     }
 

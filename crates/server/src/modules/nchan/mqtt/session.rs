@@ -266,7 +266,7 @@ impl Subscribed {
         if let Some(backend) = backend
             && !topic::has_wildcards(&self.filter)
         {
-            backend.follow_soon(&names::name(group, &self.filter));
+            backend.follow_soon(&names::name(group, &self.filter), std::time::Duration::ZERO);
         }
         // What is refused now has no messages: the subscription stays where it was, deaf, until the client asks again.
         if let Ok(listening) = listen(group, &self.filter, Options::default()) {

@@ -3,9 +3,11 @@
 
 use super::super::{Conf, hub};
 use super::conf::{Given, Mode, Redis};
-use super::link;
+use super::slots::Slots;
+use super::{link, wire_up};
 use crate::request::Request;
 use crate::service;
+use crate::snapshot::ThreadSnapshot;
 use push::{Arrived, Channel, Draft, Id, Info, Keep, Packed, Published, Refused};
 use runtime::timer::Timer;
 use std::collections::{HashMap, HashSet};
@@ -39,9 +41,67 @@ pub(super) enum Order {
     Publish(Publish),
     /// Subscribe to a channel of this local name, and fetch what it has.
     Follow(Box<[u8]>),
+    /// Fetch what a channel of this local name retains.
+    Retained(Box<[u8]>),
     /// Subscribe to all channels of a group of this local name.
     FollowGroup(Box<[u8]>),
+    /// Is there such a channel, of this local name?
+    Exists(Box<[u8]>, oneshot::Sender<bool>),
     Delete(Box<[u8]>, oneshot::Sender<()>),
+    /// Retain a message, or nothing: the group's key, the topic, the message.
+    Retain(Vec<u8>, Vec<u8>, Option<Vec<u8>>),
+    /// Of a cluster: which node has what has changed.
+    Mapped,
+    /// Another one, of a node to which the key is just moving (`ASKING`).
+    Asking(Box<Order>),
+}
+
+impl Order {
+    /// The key that it is about: the node of a cluster that has it must do it.
+    pub(super) fn key(&self, namespace: &[u8]) -> Vec<u8> {
+        match self {
+            Order::Publish(publish) => wire_up::key(namespace, &publish.name),
+            Order::Follow(name) | Order::Exists(name, _) | Order::Delete(name, _) => {
+                wire_up::key(namespace, &remote(name))
+            }
+            Order::Retained(name) => wire_up::retained_key(namespace, wire_up::split(&remote(name)).0),
+            Order::FollowGroup(group) => wire_up::retained_key(namespace, &remote(group)),
+            Order::Retain(key, ..) => key.clone(),
+            Order::Asking(order) => order.key(namespace),
+            Order::Mapped => Vec::new(),
+        }
+    }
+
+    /// Who wanted it no longer waits: it must not be done after that.
+    pub(super) fn is_late(&self) -> bool {
+        match self {
+            Order::Publish(publish) => publish.is_late(),
+            Order::Delete(_, reply) => reply.is_closed(),
+            Order::Exists(_, reply) => reply.is_closed(),
+            Order::Asking(order) => order.is_late(),
+            Order::Follow(_) | Order::Retained(_) | Order::FollowGroup(_) | Order::Retain(..) | Order::Mapped => false,
+        }
+    }
+}
+
+/// Bytes of a message that waits, counted as long as it does.
+pub(super) struct Queued {
+    all: Arc<AtomicU64>,
+    bytes: u64,
+}
+
+impl Queued {
+    /// None: too many wait already.
+    fn count(all: &Arc<AtomicU64>, bytes: u64) -> Option<Queued> {
+        let queued = Queued { all: all.clone(), bytes };
+        (all.fetch_add(bytes, Relaxed) + bytes <= QUEUE_BYTES).then_some(queued)
+    }
+}
+
+impl Drop for Queued {
+    fn drop(&mut self) {
+        self.all.fetch_sub(self.bytes, Relaxed);
+    }
 }
 
 /// A message on its way.
@@ -56,6 +116,14 @@ pub(super) struct Publish {
     pub(super) retained: Option<(Vec<u8>, bool)>,
     /// None: nobody waits.
     pub(super) reply: Option<oneshot::Sender<Said>>,
+    pub(super) _queued: Queued,
+}
+
+impl Publish {
+    /// Who waited was told that Redis does not answer.
+    pub(super) fn is_late(&self) -> bool {
+        self.reply.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
 }
 
 /// What Redis has said of a message: its id, how many are kept, how many servers have heard it.
@@ -71,6 +139,8 @@ pub(super) struct Followed {
     pub(super) channel: Arc<Channel>,
     /// Redis has been asked what it has, and what is said meanwhile is part of the answer.
     pub(super) syncing: bool,
+    /// It has been asked what is retained; of a cluster another node may answer that.
+    pub(super) awaits_retained: bool,
     /// It has been synchronous once.
     pub(super) is_known: bool,
     pub(super) waiting: Vec<oneshot::Sender<()>>,
@@ -79,15 +149,30 @@ pub(super) struct Followed {
     pub(super) idle: i64,
 }
 
+impl Followed {
+    /// It is as Redis has it once all has come that was asked.
+    pub(super) fn settle(&mut self) {
+        if self.syncing || self.awaits_retained {
+            return;
+        }
+        self.is_known = true;
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+}
+
 /// A Redis.
 pub struct Backend {
     pub(super) redis: Arc<Redis>,
-    /// Tells its groups from those of others.
+    /// Tells its groups from those of others: the same in each process, since subscribers go from one to the next with the names of their channels.
     number: u64,
     orders: mpsc::Sender<Order>,
-    pub(super) queued_bytes: AtomicU64,
+    queued_bytes: Arc<AtomicU64>,
     pub(super) followed: Mutex<HashMap<Box<[u8]>, Followed>>,
     pub(super) groups: Mutex<HashSet<Box<[u8]>>>,
+    /// Of a Redis Cluster: which node has what.
+    pub(super) slots: Mutex<Option<Arc<Slots>>>,
     pub(super) is_up: AtomicBool,
     pub(super) commands: AtomicU64,
 }
@@ -100,9 +185,6 @@ impl std::fmt::Debug for Backend {
 
 /// All of the process: they outlive reloads, as channels do.
 static BACKENDS: LazyLock<Mutex<HashMap<Given, Arc<Backend>>>> = LazyLock::new(Mutex::default);
-
-/// No number is given twice: channels may outlive who gave them their names.
-static NUMBERS: AtomicU64 = AtomicU64::new(1);
 
 const NO_PANIC: &str = "nothing panics while it is locked";
 
@@ -123,9 +205,14 @@ impl Redis {
 
 /// The Redis of a location.
 pub(in super::super) fn of(r: &Request, conf: &Conf) -> Option<Arc<Backend>> {
+    of_location(&r.snapshot, conf)
+}
+
+/// The same for who has no request.
+pub(in super::super) fn of_location(snapshot: &ThreadSnapshot, conf: &Conf) -> Option<Arc<Backend>> {
     match &*conf.redis_pass {
         Some(name) => {
-            let all = &r.snapshot.main.nchan.redis;
+            let all = &snapshot.main.nchan.redis;
             all.iter().find(|(known, _)| known == name).map(|(_, redis)| redis.backend())
         }
         None => conf.redis.as_ref().map(Redis::backend),
@@ -142,11 +229,12 @@ impl Backend {
         let backend = Arc::new(Backend {
             // What lives with the configuration's value must not hold itself.
             redis: Arc::new(Redis { given: redis.given.clone(), tls: redis.tls.clone(), backend: Default::default() }),
-            number: NUMBERS.fetch_add(1, Relaxed),
+            number: redis.given.number(),
             orders,
-            queued_bytes: AtomicU64::new(0),
+            queued_bytes: Arc::default(),
             followed: Mutex::default(),
             groups: Mutex::default(),
+            slots: Mutex::default(),
             is_up: AtomicBool::new(false),
             commands: AtomicU64::new(0),
         });
@@ -167,6 +255,11 @@ impl Backend {
 
     pub(super) fn groups(&self) -> MutexGuard<'_, HashSet<Box<[u8]>>> {
         self.groups.lock().expect(NO_PANIC)
+    }
+
+    /// Of a cluster: who has what.
+    pub(super) fn slots(&self) -> Option<Arc<Slots>> {
+        self.slots.lock().expect(NO_PANIC).clone()
     }
 
     fn timeout(&self) -> Duration {
@@ -192,7 +285,15 @@ impl Backend {
             }
             let channel = hub::store().follow(name, hub::now())?;
             let (tx, rx) = oneshot::channel();
-            let new = Followed { channel, syncing: false, is_known: false, waiting: vec![tx], until, idle };
+            let new = Followed {
+                channel,
+                syncing: false,
+                awaits_retained: false,
+                is_known: false,
+                waiting: vec![tx],
+                until,
+                idle,
+            };
             followed.insert(name.clone(), new);
             drop(followed);
             // Where the queue is full the channel is fetched when it is empty: all that are followed are looked at then.
@@ -213,8 +314,9 @@ impl Backend {
         Ok(())
     }
 
-    /// The same without waiting, for who has had all that there was.
-    pub(in super::super) fn follow_soon(&self, name: &[u8]) {
+    /// The same without waiting, for who has had all that there was. They are followed for `idle` after their last subscriber.
+    pub(in super::super) fn follow_soon(&self, name: &[u8], idle: Duration) {
+        let idle = seconds(idle);
         let mut followed = self.followed();
         if !followed.contains_key(name)
             && let Ok(channel) = hub::store().follow(name, hub::now())
@@ -222,10 +324,11 @@ impl Backend {
             let new = Followed {
                 channel,
                 syncing: false,
+                awaits_retained: false,
                 is_known: false,
                 waiting: Vec::new(),
-                until: hub::now() + 1,
-                idle: 1,
+                until: hub::now().saturating_add(idle),
+                idle,
             };
             followed.insert(name.into(), new);
             drop(followed);
@@ -297,31 +400,42 @@ impl Backend {
         Packed::write(draft, expires, now, &mut packed);
         let name = remote(name);
         let retained = draft.marks.retain.then(|| {
-            let slash = name.iter().position(|b| *b == b'/').map_or(0, |at| at + 1);
-            (name[slash..].to_vec(), !draft.data.is_empty())
+            let topic = if name.contains(&b'/') { wire_up::split(&name).1 } else { &name };
+            (topic.to_vec(), !draft.data.is_empty())
         });
-        let bytes = packed.len() as u64;
-        if self.queued_bytes.fetch_add(bytes, Relaxed) + bytes > QUEUE_BYTES {
-            self.queued_bytes.fetch_sub(bytes, Relaxed);
-            return Err(Failed::Unreachable);
+        let queued = Queued::count(&self.queued_bytes, packed.len() as u64).ok_or(Failed::Unreachable)?;
+        let order = Order::Publish(Publish { name, packed, keep, id, retained, reply, _queued: queued });
+        self.orders.try_send(order).map_err(|_| Failed::Unreachable)
+    }
+
+    /// Whether there is a channel, here or at another server, without making one.
+    pub(in super::super) async fn exists(&self, name: &[u8]) -> Result<bool, Failed> {
+        if hub::store().find(name).is_some_and(|channel| channel.info(hub::now()).subscribers > 0) {
+            return Ok(true);
         }
-        let order = Order::Publish(Publish { name, packed, keep, id, retained, reply });
-        self.orders.try_send(order).map_err(|_| {
-            self.queued_bytes.fetch_sub(bytes, Relaxed);
-            Failed::Unreachable
-        })
+        self.told(|tx| Order::Exists(name.into(), tx)).await
     }
 
     /// Deletes a channel everywhere.
     pub(in super::super) async fn delete(&self, name: &[u8]) -> Result<(), Failed> {
+        self.told(|tx| Order::Delete(name.into(), tx)).await
+    }
+
+    /// Asks for what is answered.
+    async fn told<T>(&self, order: impl FnOnce(oneshot::Sender<T>) -> Order) -> Result<T, Failed> {
         let (tx, rx) = oneshot::channel();
-        self.orders.try_send(Order::Delete(name.into(), tx)).map_err(|_| Failed::Unreachable)?;
+        self.orders.try_send(order(tx)).map_err(|_| Failed::Unreachable)?;
         let timer = Timer::new();
         timer.set(self.timeout());
         match timer.guard(rx).await {
-            Some(Ok(())) => Ok(()),
+            Some(Ok(told)) => Ok(told),
             _ => Err(Failed::Unreachable),
         }
+    }
+
+    /// Whether a channel of this local name is one of this Redis.
+    pub(in super::super) fn has(&self, local: &[u8]) -> bool {
+        self.local(&remote(local))[..] == *local
     }
 
     /// The local name of what all servers know by this one.
@@ -349,10 +463,11 @@ fn seconds(idle: Duration) -> i64 {
 }
 
 /// Ends what no configuration names any more, and nobody uses. True: it is.
-pub(super) fn retire(backend: &Arc<Backend>) -> bool {
+/// `tasks`: how many on the service thread have it.
+pub(super) fn retire(backend: &Arc<Backend>, tasks: usize) -> bool {
     let mut all = BACKENDS.lock().expect(NO_PANIC);
-    // The table has one, the service thread the other: whoever wants it asks the table.
-    let is_unused = Arc::strong_count(backend) == 2 && backend.followed().is_empty();
+    // The table has one, the service thread the others: whoever wants it asks the table.
+    let is_unused = Arc::strong_count(backend) == 1 + tasks && backend.followed().is_empty();
     if is_unused {
         all.remove(&backend.redis.given);
     }

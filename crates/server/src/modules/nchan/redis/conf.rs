@@ -1,12 +1,12 @@
-//! What the configuration says of Redis: `nchan_redis_*` in locations and in `upstream` blocks. After: `link`.
+//! What the configuration says of Redis: `nchan_redis_*` in locations and in `upstream` blocks. To: `link`.
 
 use super::super::Conf;
 use super::backend::Backend;
 use crate::config::{Directive, Scope, http, setters, upstream};
 use crate::modules::upstream_block;
-use crate::tls::certificate::Source;
-use crate::tls::client::{unverified, verified};
-use crate::tls::verify;
+use crate::tls::certificate::{self, Source};
+use crate::tls::client::{own_certificate, unverified, verified};
+use crate::tls::{ciphers, verify};
 use conf::{Node, Problem, value};
 use rustls::crypto::aws_lc_rs::default_provider;
 use rustls::{ClientConfig, RootCertStore};
@@ -49,7 +49,14 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("nchan_redis_ssl_verify_certificate", |s, n| flag(s, n, |g| &mut g.verify)),
     upstream("nchan_redis_ssl_server_name", |s, n| text(s, n, |g| &mut g.server_name)),
     upstream("nchan_redis_ssl_trusted_certificate", |s, n| text(s, n, |g| &mut g.trusted)),
-    // Only one server is asked at a time, so there is nobody to prefer.
+    upstream("nchan_redis_ssl_client_certificate", |s, n| text(s, n, |g| &mut g.certificate)),
+    upstream("nchan_redis_ssl_client_certificate_key", |s, n| text(s, n, |g| &mut g.certificate_key)),
+    upstream("nchan_redis_ssl_ciphers", |s, n| text(s, n, |g| &mut g.ciphers)),
+    upstream("nchan_redis_cluster_connect_timeout", |s, n| time(s, n, |g| &mut g.cluster_connect_timeout)),
+    upstream("nchan_redis_cluster_max_failing_time", |s, n| time(s, n, |g| &mut g.max_failing_time)),
+    upstream("nchan_redis_cluster_check_interval_min", |s, n| time(s, n, |g| &mut g.check_interval_min)),
+    upstream("nchan_redis_cluster_check_interval_max", |s, n| time(s, n, |g| &mut g.check_interval_max)),
+    // Only masters are asked, so there is nobody to prefer.
     upstream("nchan_redis_subscribe_weights", |s, n| {
         s.build.note(n);
         Ok(())
@@ -88,6 +95,11 @@ pub struct Given {
     pub(super) verify: bool,
     pub(super) server_name: Box<[u8]>,
     pub(super) trusted: Box<[u8]>,
+    /// Shown to a Redis that asks for one (`tls-auth-clients`).
+    pub(super) certificate: Box<[u8]>,
+    pub(super) certificate_key: Box<[u8]>,
+    /// None: all that there are.
+    pub(super) ciphers: Box<[u8]>,
     pub(super) mode: Mode,
     pub(super) fast: bool,
     pub(super) retry: bool,
@@ -95,6 +107,23 @@ pub struct Given {
     pub(super) connect_timeout: Duration,
     pub(super) reconnect_delay: Duration,
     pub(super) command_timeout: Duration,
+    /// For an answer of a node about the cluster.
+    pub(super) cluster_connect_timeout: Duration,
+    /// What no node can do waits so long.
+    pub(super) max_failing_time: Duration,
+    /// Between two questions about the cluster: while it changes, and else.
+    pub(super) check_interval_min: Duration,
+    pub(super) check_interval_max: Duration,
+}
+
+impl Given {
+    /// Of what makes the channels the same ones: where they are, not who asks and how. FNV-1a, so that each binary comes to the same.
+    pub(super) fn number(&self) -> u64 {
+        let places: Vec<String> = self.servers.iter().map(Place::to_string).collect();
+        let text = format!("{}|{}|{:?}|{}|", places.join(","), self.database, self.mode, self.ssl);
+        let bytes = text.bytes().chain(self.namespace.iter().copied());
+        bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| (hash ^ u64::from(byte)).wrapping_mul(0x0100_0000_01b3))
+    }
 }
 
 impl Default for Given {
@@ -109,6 +138,9 @@ impl Default for Given {
             verify: true,
             server_name: Box::default(),
             trusted: Box::default(),
+            certificate: Box::default(),
+            certificate_key: Box::default(),
+            ciphers: Box::default(),
             mode: Mode::Distributed,
             fast: false,
             retry: true,
@@ -116,6 +148,10 @@ impl Default for Given {
             connect_timeout: Duration::from_secs(10),
             reconnect_delay: Duration::from_millis(500),
             command_timeout: Duration::from_secs(5),
+            cluster_connect_timeout: Duration::from_secs(15),
+            max_failing_time: Duration::from_secs(30),
+            check_interval_min: Duration::from_secs(1),
+            check_interval_max: Duration::from_secs(30),
         }
     }
 }
@@ -260,24 +296,41 @@ fn tls(scope: &mut Scope<'_, '_>, given: &Given) -> Result<Option<Arc<ClientConf
     if !given.ssl {
         return Ok(None);
     }
-    let provider = Arc::new(default_provider());
+    let mut provider = default_provider();
+    if !given.ciphers.is_empty() {
+        let list = ciphers::tls12(&String::from_utf8_lossy(&given.ciphers));
+        if list.suites.is_empty() {
+            let shown = String::from_utf8_lossy(&given.ciphers);
+            return Err(format!("none of the ciphers of \"nchan_redis_ssl_ciphers {shown}\" is there"));
+        }
+        // Those of TLS 1.3 are not named in such a list, as in OpenSSL.
+        provider.cipher_suites = ciphers::all_tls13().into_iter().chain(list.suites).collect();
+    }
+    let provider = Arc::new(provider);
     let algorithms = provider.signature_verification_algorithms;
-    let builder = ClientConfig::builder_with_provider(provider);
-    let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
-    if !given.verify {
-        let builder = builder.dangerous().with_custom_certificate_verifier(unverified(algorithms));
-        return Ok(Some(Arc::new(builder.with_no_client_auth())));
-    }
-    if given.trusted.is_empty() {
-        let mut roots = RootCertStore::empty();
-        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
-        return Ok(Some(Arc::new(builder.with_root_certificates(roots).with_no_client_auth())));
-    }
     let prefix = scope.build.conf_prefix.clone();
     let read = scope.build.tls_reader();
-    let trusted = verify::load(Source { read: &read, prefix: &prefix }, &given.trusted)?;
-    let builder = builder.dangerous().with_custom_certificate_verifier(verified(trusted, algorithms)?);
-    Ok(Some(Arc::new(builder.with_no_client_auth())))
+    let source = Source { read: &read, prefix: &prefix };
+    let own = match (&*given.certificate, &*given.certificate_key) {
+        (b"", b"") => None,
+        (b"", _) => return Err("\"nchan_redis_ssl_client_certificate_key\" without a certificate".to_owned()),
+        // A file may have both.
+        (certificate, b"") => Some(certificate::load(source, certificate, certificate, &[], &provider)?.pair),
+        (certificate, key) => Some(certificate::load(source, certificate, key, &[], &provider)?.pair),
+    };
+    let builder = ClientConfig::builder_with_provider(provider);
+    let builder = builder.with_safe_default_protocol_versions().map_err(|e| e.to_string())?;
+    let builder = if !given.verify {
+        builder.dangerous().with_custom_certificate_verifier(unverified(algorithms))
+    } else if given.trusted.is_empty() {
+        let mut roots = RootCertStore::empty();
+        roots.add_parsable_certificates(rustls_native_certs::load_native_certs().certs);
+        builder.with_root_certificates(roots)
+    } else {
+        let trusted = verify::load(source, &given.trusted)?;
+        builder.dangerous().with_custom_certificate_verifier(verified(trusted, algorithms)?)
+    };
+    Ok(Some(Arc::new(builder.with_client_cert_resolver(own_certificate(own)))))
 }
 
 impl Conf {

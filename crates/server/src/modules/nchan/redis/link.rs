@@ -4,42 +4,38 @@
 
 use super::super::hub;
 use super::backend::{Backend, Order, Publish, Said, remote, retire};
-use super::conf::{Mode, Place, Redis};
-use super::wire_up::{self, DELETE, DELETED, PAGE, PUBLISH};
+use super::cluster::{self, Event};
+use super::conf::{Mode, Place};
+use super::open::{NO_REDIS, Opened, open, shown};
+use super::slots;
+use super::wire_up::{self, DELETE, DELETED, EXISTS, PAGE, PUBLISH};
 use crate::log::error::Level;
 use push::{Id, Packed};
-use rustls::pki_types::ServerName;
-use std::collections::VecDeque;
-use std::io;
+use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
-use tokio::net::{TcpStream, UnixStream};
-use tokio::sync::mpsc::Receiver;
+use tokio::sync::mpsc::{self, Receiver};
+use tokio::sync::oneshot;
 use tokio::time::{Instant, timeout};
-use tokio_rustls::TlsConnector;
 use wire::resp::{self, Parsed, Value};
 
 /// Commands that are not answered yet; no order is taken beyond.
-const MAX_UNANSWERED: usize = 4096;
+pub(super) const MAX_UNANSWERED: usize = 4096;
 /// Bytes that are not written yet; the same.
 const MAX_UNWRITTEN: usize = 16 * 1024 * 1024;
 /// Time between two looks at what is late or idle.
 const BEAT: Duration = Duration::from_secs(1);
 /// Tries to connect follow each other at least in this time once several have failed.
-const MAX_DELAY: Duration = Duration::from_secs(5);
+pub(super) const MAX_DELAY: Duration = Duration::from_secs(5);
 /// The same complaint about lost messages: once in this time, s.
 const SILENCE: i64 = 10;
 /// A stream without messages is remembered for its ids, s.
 const REMEMBER: i64 = 60;
 
 /// Why a connection ends for good.
-const UNUSED: &str = "no configuration names it any more";
-
-/// A connection of whichever kind.
-pub(super) trait Stream: AsyncRead + AsyncWrite + Unpin {}
-impl<T: AsyncRead + AsyncWrite + Unpin> Stream for T {}
+pub(super) const UNUSED: &str = "no configuration names it any more";
 
 /// What an answer is waited for.
 enum Expect {
@@ -50,22 +46,77 @@ enum Expect {
     Retained(Box<[u8]>),
     /// The same for all of a group.
     AllRetained(Box<[u8]>),
-    Delete(Box<[u8]>, tokio::sync::oneshot::Sender<()>),
+    Exists(Box<[u8]>, oneshot::Sender<bool>),
+    Delete(Box<[u8]>, oneshot::Sender<()>),
+    Retain(Vec<u8>, Vec<u8>, Option<Vec<u8>>),
     Ignored,
 }
 
+impl Expect {
+    /// What was asked, to ask it again.
+    fn order(self) -> Option<Order> {
+        Some(match self {
+            Expect::Publish(publish) => Order::Publish(publish),
+            Expect::Page(name) => Order::Follow(name),
+            Expect::Retained(name) => Order::Retained(name),
+            Expect::AllRetained(group) => Order::FollowGroup(group),
+            Expect::Exists(name, reply) => Order::Exists(name, reply),
+            Expect::Delete(name, reply) => Order::Delete(name, reply),
+            Expect::Retain(key, topic, packed) => Order::Retain(key, topic, packed),
+            Expect::Ignored => return None,
+        })
+    }
+}
+
+/// A node of a Redis Cluster, as its connection sees it.
+pub(super) struct Member {
+    pub(super) place: Place,
+    /// Where goes what another node must do.
+    pub(super) events: mpsc::UnboundedSender<Event>,
+    /// Channels that were subscribed to here.
+    subscribed: HashSet<Box<[u8]>>,
+    groups: HashSet<Box<[u8]>>,
+}
+
+impl Member {
+    pub(super) fn new(place: Place, events: mpsc::UnboundedSender<Event>) -> Member {
+        Member { place, events, subscribed: HashSet::new(), groups: HashSet::new() }
+    }
+}
+
 /// One connection.
-struct RedisLink<'b> {
+pub(super) struct RedisLink<'b> {
     backend: &'b Arc<Backend>,
+    /// None: it is the only one.
+    member: Option<Member>,
     input: Vec<u8>,
     /// The reply that has begun takes so many bytes at least.
     needs: usize,
     out: Vec<u8>,
     written: usize,
     unanswered: VecDeque<(Instant, Expect)>,
+    scripts: Scripts,
+    heard: Instant,
+    /// Channels whose messages Redis has refused: they are asked for again.
+    refused: Vec<Box<[u8]>>,
+}
+
+/// What `EVALSHA` calls them.
+pub(super) struct Scripts {
     publish: String,
     delete: String,
-    heard: Instant,
+    exists: String,
+}
+
+impl Scripts {
+    /// What is left at each Redis.
+    pub(super) const TEXTS: [&str; 3] = [PUBLISH, DELETE, EXISTS];
+
+    pub(super) fn named(names: Vec<String>) -> Scripts {
+        let mut names = names.into_iter();
+        let mut next = || names.next().unwrap_or_default();
+        Scripts { publish: next(), delete: next(), exists: next() }
+    }
 }
 
 /// A line about a lost message, not for each.
@@ -79,7 +130,7 @@ pub(super) fn complain(text: &str) {
     }
 }
 
-fn say(level: Level, text: &str) {
+pub(super) fn say(level: Level, text: &str) {
     crate::log::process_line(level, format_args!("{text}"));
 }
 
@@ -94,24 +145,25 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
     let (mut again, mut delay, mut said) = (VecDeque::new(), given.reconnect_delay, String::new());
     loop {
         for place in &given.servers {
-            let why = match timeout(given.connect_timeout, open(&backend.redis, place, &[PUBLISH, DELETE])).await {
-                Ok(Ok(((reader, writer), mut scripts))) => {
-                    let delete = scripts.pop().unwrap_or_default();
-                    let publish = scripts.pop().unwrap_or_default();
+            let why = match timeout(given.connect_timeout, open(&backend.redis, place, &Scripts::TEXTS)).await {
+                Ok(Ok(opened)) => {
                     (delay, said) = (given.reconnect_delay, String::new());
-                    say(Level::Notice, &format!("connected to Redis {place}"));
-                    backend.is_up.store(true, Relaxed);
-                    let mut link = RedisLink::new(&backend, publish, delete);
-                    link.begin(std::mem::take(&mut again));
-                    let why = link.serve(reader, writer, &mut orders).await;
+                    let left = std::mem::take(&mut again);
+                    let why;
+                    (why, again) = match opened.is_cluster {
+                        true => {
+                            drop(opened);
+                            cluster::run(&backend, place, &mut orders, left).await
+                        }
+                        false => alone(&backend, place, opened, &mut orders, left).await,
+                    };
                     backend.is_up.store(false, Relaxed);
-                    again = link.left();
                     why
                 }
                 Ok(Err(why)) => why,
                 Err(_) => "no answer in nchan_redis_connect_timeout".to_owned(),
             };
-            if why == UNUSED || retire(&backend) {
+            if why == UNUSED || retire(&backend, 1) {
                 return say(Level::Notice, &format!("no more connections to Redis {place}: {UNUSED}"));
             }
             // The same again and again is said once.
@@ -125,127 +177,90 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
     }
 }
 
-/// Both directions of a connection.
-pub(super) type Halves = (ReadHalf<Box<dyn Stream>>, WriteHalf<Box<dyn Stream>>);
-
-/// Steps before the scripts: HELLO, SELECT, INFO, ROLE.
-const STEPS: usize = 4;
-
-/// Connects, asks whether this is a Redis that may be written to, and leaves scripts there. Gives what they are called.
-pub(super) async fn open(redis: &Redis, place: &Place, scripts: &[&str]) -> Result<(Halves, Vec<String>), String> {
-    let (given, tls) = (&redis.given, &redis.tls);
-    let stream: Box<dyn Stream> = match place {
-        Place::Path(path) => Box::new(UnixStream::connect(&**path).await.map_err(shown)?),
-        Place::Host(host, port) => {
-            let stream = TcpStream::connect((&**host, *port)).await.map_err(shown)?;
-            let _ = stream.set_nodelay(true);
-            match tls {
-                None => Box::new(stream),
-                Some(tls) => {
-                    let name = match given.server_name.is_empty() {
-                        true => host.to_string(),
-                        false => String::from_utf8_lossy(&given.server_name).into_owned(),
-                    };
-                    let name = ServerName::try_from(name).map_err(|e| e.to_string())?;
-                    let stream = TlsConnector::from(tls.clone()).connect(name, stream).await;
-                    Box::new(stream.map_err(|e| format!("SSL handshake failed ({e})"))?)
-                }
-            }
-        }
-    };
-    let (mut reader, mut writer) = tokio::io::split(stream);
-    let mut out = Vec::new();
-    let mut hello: Vec<&[u8]> = vec![b"HELLO", b"3"];
-    if !given.password.is_empty() {
-        let user: &[u8] = if given.username.is_empty() { b"default" } else { &given.username };
-        hello.extend([&b"AUTH"[..], user, &given.password]);
-    }
-    hello.extend([&b"SETNAME"[..], b"ironweir"]);
-    resp::command(&hello, &mut out);
-    resp::command(&[b"SELECT", given.database.to_string().as_bytes()], &mut out);
-    resp::command(&[b"INFO", b"cluster"], &mut out);
-    resp::command(&[b"ROLE"], &mut out);
-    scripts.iter().for_each(|script| resp::command(&[b"SCRIPT", b"LOAD", script.as_bytes()], &mut out));
-    writer.write_all(&out).await.map_err(shown)?;
-    let mut input = Vec::new();
-    let mut sums = Vec::new();
-    for step in 0..STEPS + scripts.len() {
-        let reply = loop {
-            match resp::parse(&input) {
-                Ok(Parsed::Whole(value, size)) => {
-                    let read = judge(step, &value);
-                    drop(value);
-                    input.drain(..size);
-                    break read;
-                }
-                Ok(Parsed::Needs(_)) => {}
-                Err(resp::NoReply) => return Err("it does not speak Redis' protocol".to_owned()),
-            }
-            if reader.read_buf(&mut input).await.map_err(shown)? == 0 {
-                return Err("it has closed the connection".to_owned());
-            }
-        };
-        sums.extend(reply?);
-    }
-    Ok(((reader, writer), sums))
-}
-
-pub(super) fn shown(e: io::Error) -> String {
-    crate::log::os_error(&e).to_string()
-}
-
-/// What a Redis says of itself, answer by answer.
-fn judge(step: usize, value: &Value<'_>) -> Result<Option<String>, String> {
-    if let Value::Error(text) = value {
-        return Err(format!("it says \"{}\"", String::from_utf8_lossy(text)));
-    }
-    match step {
-        2 if value.text().is_some_and(|text| memchr::memmem::find(text, b"cluster_enabled:1").is_some()) => {
-            Err("it is a Redis Cluster, which is not supported: name a single Redis".to_owned())
-        }
-        3 => match value.list().and_then(|list| list.first()).and_then(Value::text) {
-            Some(b"master") => Ok(None),
-            role => Err(format!("it is a {}, not a master", String::from_utf8_lossy(role.unwrap_or(b"stranger")))),
-        },
-        STEPS.. => {
-            let sum = value.text().ok_or("it has no scripts")?;
-            Ok(Some(String::from_utf8_lossy(sum).into_owned()))
-        }
-        _ => Ok(None),
-    }
+/// Serves by one connection until it ends: why, and what goes on at the next.
+async fn alone(
+    backend: &Arc<Backend>,
+    place: &Place,
+    opened: Opened,
+    orders: &mut Receiver<Order>,
+    again: VecDeque<Order>,
+) -> (String, VecDeque<Order>) {
+    say(Level::Notice, &format!("connected to Redis {place}"));
+    *backend.slots.lock().expect("nothing panics while it is locked") = None;
+    backend.is_up.store(true, Relaxed);
+    let (reader, writer) = opened.halves;
+    let mut link = RedisLink::new(backend, Scripts::named(opened.scripts), None);
+    link.begin();
+    again.into_iter().for_each(|order| link.order(order));
+    let why = link.serve(reader, writer, orders).await;
+    (why, link.left())
 }
 
 impl<'b> RedisLink<'b> {
-    fn new(backend: &'b Arc<Backend>, publish: String, delete: String) -> RedisLink<'b> {
+    pub(super) fn new(backend: &'b Arc<Backend>, scripts: Scripts, member: Option<Member>) -> RedisLink<'b> {
         RedisLink {
             backend,
+            member,
             input: Vec::new(),
             needs: 0,
             out: Vec::new(),
             written: 0,
             unanswered: VecDeque::new(),
-            publish,
-            delete,
+            scripts,
             heard: Instant::now(),
+            refused: Vec::new(),
         }
     }
 
-    /// Asks for what was missed, and says again what was not answered.
-    fn begin(&mut self, again: VecDeque<Publish>) {
-        let groups: Vec<Box<[u8]>> = self.backend.groups().iter().cloned().collect();
+    /// Asks for what was missed; of a cluster for what this node has by now.
+    pub(super) fn begin(&mut self) {
+        let mut groups: Vec<Box<[u8]>> = self.backend.groups().iter().cloned().collect();
+        let mut names: Vec<Box<[u8]>> = self.backend.followed().keys().cloned().collect();
+        if let Some(member) = &self.member {
+            groups.retain(|group| !member.groups.contains(group) && self.has(&self.group_key(group)));
+            names.retain(|name| !member.subscribed.contains(name) && self.has(&self.key(name)));
+        }
         groups.iter().for_each(|group| self.follow_group(group));
-        let names: Vec<Box<[u8]>> = self.backend.followed().keys().cloned().collect();
-        names.iter().for_each(|name| self.follow(name));
-        again.into_iter().for_each(|publish| self.send(publish));
+        names.iter().for_each(|name| self.follow(name, false));
+    }
+
+    /// The map of the cluster has changed: what others have by now ends here, what this node has begins.
+    fn mapped(&mut self) {
+        let Some(mut member) = self.member.take() else { return };
+        let has = |key: &[u8]| self.backend.slots().is_some_and(|slots| slots.owner(key) == Some(&member.place));
+        let names: Vec<_> = member.subscribed.extract_if(|name| !has(&self.key(name))).collect();
+        let groups: Vec<_> = member.groups.extract_if(|group| !has(&self.group_key(group))).collect();
+        self.member = Some(member);
+        for name in names {
+            self.tell(&[b"UNSUBSCRIBE", &self.key(&name)]);
+        }
+        for group in groups {
+            self.tell(&[b"PUNSUBSCRIBE", &wire_up::pattern(&self.backend.redis.given.namespace, &remote(&group))]);
+        }
+        self.begin();
+    }
+
+    /// Whether a key is this connection's.
+    fn has(&self, key: &[u8]) -> bool {
+        let Some(member) = &self.member else { return true };
+        self.backend.slots().is_some_and(|slots| slots.owner(key) == Some(&member.place))
+    }
+
+    /// The key of a channel of this local name.
+    fn key(&self, name: &[u8]) -> Vec<u8> {
+        wire_up::key(&self.backend.redis.given.namespace, &remote(name))
+    }
+
+    /// The key of what a group of this local name retains.
+    fn group_key(&self, group: &[u8]) -> Vec<u8> {
+        wire_up::retained_key(&self.backend.redis.given.namespace, &remote(group))
     }
 
     /// What goes on at the next connection.
-    fn left(self) -> VecDeque<Publish> {
+    pub(super) fn left(self) -> VecDeque<Order> {
         let is_kept = self.backend.redis.given.retry;
         let left = self.unanswered.into_iter().filter_map(|(_, expect)| match expect {
-            Expect::Publish(publish) if is_kept && publish.reply.as_ref().is_none_or(|r| !r.is_closed()) => {
-                Some(publish)
-            }
+            Expect::Publish(publish) if is_kept && !publish.is_late() => Some(Order::Publish(publish)),
             _ => None,
         });
         left.collect()
@@ -253,6 +268,11 @@ impl<'b> RedisLink<'b> {
 
     fn ask(&mut self, words: &[&[u8]], expect: Expect) {
         resp::command(words, &mut self.out);
+        self.expect(expect);
+    }
+
+    /// A command was written: this is waited for.
+    fn expect(&mut self, expect: Expect) {
         self.backend.commands.fetch_add(1, Relaxed);
         self.unanswered.push_back((Instant::now(), expect));
     }
@@ -263,23 +283,42 @@ impl<'b> RedisLink<'b> {
         self.backend.commands.fetch_add(1, Relaxed);
     }
 
-    fn follow(&mut self, name: &[u8]) {
-        let given = &self.backend.redis.given;
-        let remote = remote(name);
-        let key = wire_up::key(&given.namespace, &remote);
+    /// `asking`: this node is just getting it from another.
+    fn follow(&mut self, name: &[u8], asking: bool) {
+        let key = self.key(name);
         let last = {
             let mut followed = self.backend.followed();
             let Some(known) = followed.get_mut(name) else { return };
-            known.syncing = true;
+            (known.syncing, known.awaits_retained) = (true, true);
             // What was known before is asked for again only if nothing was: messages that came by a group may not be all.
             known.is_known.then(|| known.channel.info(now()).last).flatten()
         };
         self.tell(&[b"SUBSCRIBE", &key]);
-        let slash = remote.iter().position(|b| *b == b'/').unwrap_or(remote.len());
-        let (retained, id) =
-            (wire_up::retained_key(&given.namespace, &remote[..slash]), remote.get(slash + 1..).unwrap_or_default());
-        self.ask(&[b"HGET", &retained, id], Expect::Retained(name.into()));
+        match &mut self.member {
+            None => self.retained(name),
+            Some(member) => {
+                member.subscribed.insert(name.into());
+                self.pass_on(Order::Retained(name.into()), None);
+            }
+        }
+        if asking {
+            self.ask(&[b"ASKING"], Expect::Ignored);
+        }
         self.page(name, &key, last);
+    }
+
+    fn retained(&mut self, name: &[u8]) {
+        let remote = remote(name);
+        let (group, id) = wire_up::split(&remote);
+        let key = wire_up::retained_key(&self.backend.redis.given.namespace, group);
+        self.ask(&[b"HGET", &key, id], Expect::Retained(name.into()));
+    }
+
+    /// Another node of the cluster is to do it.
+    fn pass_on(&self, order: Order, asked: Option<Place>) {
+        if let Some(member) = &self.member {
+            let _ = member.events.send(Event::Again(order, asked));
+        }
     }
 
     fn page(&mut self, name: &[u8], key: &[u8], after: Option<Id>) {
@@ -290,31 +329,48 @@ impl<'b> RedisLink<'b> {
     }
 
     fn follow_group(&mut self, group: &[u8]) {
-        let given = &self.backend.redis.given;
-        let remote = remote(group);
-        let (pattern, retained) =
-            (wire_up::pattern(&given.namespace, &remote), wire_up::retained_key(&given.namespace, &remote));
+        let pattern = wire_up::pattern(&self.backend.redis.given.namespace, &remote(group));
         self.tell(&[b"PSUBSCRIBE", &pattern]);
-        self.ask(&[b"HGETALL", &retained], Expect::AllRetained(group.into()));
+        if let Some(member) = &mut self.member {
+            member.groups.insert(group.into());
+        }
+        self.ask(&[b"HGETALL", &self.group_key(group)], Expect::AllRetained(group.into()));
     }
 
     fn order(&mut self, order: Order) {
+        if order.is_late() {
+            return;
+        }
         match order {
-            Order::Publish(publish) => {
-                self.backend.queued_bytes.fetch_sub(publish.packed.len() as u64, Relaxed);
-                // Who waited was told that Redis does not answer: it must not be published after that.
-                if !publish.reply.as_ref().is_some_and(tokio::sync::oneshot::Sender::is_closed) {
-                    self.send(publish);
-                }
-            }
-            Order::Follow(name) => self.follow(&name),
+            Order::Publish(publish) => self.send(publish),
+            Order::Follow(name) => self.follow(&name, false),
+            Order::Retained(name) => self.retained(&name),
             Order::FollowGroup(group) => self.follow_group(&group),
-            Order::Delete(name, reply) => {
-                let key = wire_up::key(&self.backend.redis.given.namespace, &remote(&name));
-                let script = std::mem::take(&mut self.delete);
-                self.ask(&[b"EVALSHA", script.as_bytes(), b"1", &key], Expect::Delete(name, reply));
-                self.delete = script;
+            Order::Exists(name, reply) => {
+                let words: [&[u8]; 4] = [b"EVALSHA", self.scripts.exists.as_bytes(), b"1", &self.key(&name)];
+                resp::command(&words, &mut self.out);
+                self.expect(Expect::Exists(name, reply));
             }
+            Order::Delete(name, reply) => {
+                let words: [&[u8]; 4] = [b"EVALSHA", self.scripts.delete.as_bytes(), b"1", &self.key(&name)];
+                resp::command(&words, &mut self.out);
+                self.expect(Expect::Delete(name, reply));
+            }
+            Order::Retain(key, topic, packed) => {
+                match &packed {
+                    Some(packed) => resp::command(&[b"HSET", &key, &topic, packed], &mut self.out),
+                    None => resp::command(&[b"HDEL", &key, &topic], &mut self.out),
+                }
+                self.expect(Expect::Retain(key, topic, packed));
+            }
+            Order::Mapped => self.mapped(),
+            Order::Asking(order) => match *order {
+                Order::Follow(name) => self.follow(&name, true),
+                order => {
+                    self.ask(&[b"ASKING"], Expect::Ignored);
+                    self.order(order);
+                }
+            },
         }
     }
 
@@ -328,24 +384,21 @@ impl<'b> RedisLink<'b> {
         let [stored, stays, seconds, length] = numbers.each_ref().map(|n| n.as_bytes());
         let id = publish.id.map_or_else(String::new, wire_up::id_text);
         if let Some((topic, is_there)) = &publish.retained {
-            let slash = publish.name.iter().position(|b| *b == b'/').unwrap_or(publish.name.len());
-            let hash = wire_up::retained_key(&given.namespace, &publish.name[..slash]);
+            let hash = wire_up::retained_key(&given.namespace, wire_up::split(&publish.name).0);
             match is_there {
                 true => self.ask(&[b"HSET", &hash, topic, &publish.packed], Expect::Ignored),
                 false => self.ask(&[b"HDEL", &hash, topic], Expect::Ignored),
             }
         }
-        let script = std::mem::take(&mut self.publish);
+        let script = self.scripts.publish.as_bytes();
         let words: [&[u8]; 10] =
-            [b"EVALSHA", script.as_bytes(), b"1", &key, &publish.packed, stored, stays, seconds, length, id.as_bytes()];
+            [b"EVALSHA", script, b"1", &key, &publish.packed, stored, stays, seconds, length, id.as_bytes()];
         resp::command(&words, &mut self.out);
-        self.publish = script;
-        self.backend.commands.fetch_add(1, Relaxed);
-        self.unanswered.push_back((Instant::now(), Expect::Publish(publish)));
+        self.expect(Expect::Publish(publish));
     }
 
     /// Talks until there is an end: why.
-    async fn serve<S: AsyncRead + AsyncWrite>(
+    pub(super) async fn serve<S: AsyncRead + AsyncWrite>(
         &mut self,
         mut reader: ReadHalf<S>,
         mut writer: WriteHalf<S>,
@@ -408,11 +461,14 @@ impl<'b> RedisLink<'b> {
             self.ask(&[b"PING"], Expect::Ignored);
         }
         let now = now();
-        let mut left = Vec::new();
+        // What was refused is asked for again, and what the queue had no room for.
+        let mut left = std::mem::take(&mut self.refused);
         let mut forgotten = Vec::new();
         self.backend.followed().retain(|name, known| {
+            if !self.has(&self.key(name)) {
+                return true;
+            }
             if !known.is_known && !known.syncing {
-                // The queue had no room for it.
                 left.push(name.clone());
             }
             if known.channel.info(now).subscribers > 0 {
@@ -424,20 +480,32 @@ impl<'b> RedisLink<'b> {
             }
             stays
         });
-        left.iter().for_each(|name| self.follow(name));
+        left.iter().for_each(|name| self.follow(name, false));
         for name in forgotten {
-            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(&name));
-            self.tell(&[b"UNSUBSCRIBE", &key]);
+            self.forget(&name);
         }
         let unheard: Vec<Box<[u8]>> = {
             let mut groups = self.backend.groups();
-            groups.extract_if(|group| !hub::STORE.group(group).has_filters()).collect()
+            let mine = |group: &Box<[u8]>| self.has(&self.group_key(group));
+            groups.extract_if(|group| mine(group) && !hub::STORE.group(group).has_filters()).collect()
         };
         for group in unheard {
             let pattern = wire_up::pattern(&self.backend.redis.given.namespace, &remote(&group));
             self.tell(&[b"PUNSUBSCRIBE", &pattern]);
+            if let Some(member) = &mut self.member {
+                member.groups.remove(&group);
+            }
         }
-        if retire(self.backend) { Err(UNUSED.to_owned()) } else { Ok(()) }
+        // Of a cluster who leads the connections asks that.
+        if self.member.is_none() && retire(self.backend, 1) { Err(UNUSED.to_owned()) } else { Ok(()) }
+    }
+
+    /// A channel is followed no longer.
+    fn forget(&mut self, name: &[u8]) {
+        self.tell(&[b"UNSUBSCRIBE", &self.key(name)]);
+        if let Some(member) = &mut self.member {
+            member.subscribed.remove(name);
+        }
     }
 
     /// Deals with the replies that are whole.
@@ -460,7 +528,7 @@ impl<'b> RedisLink<'b> {
                     self.needs = n;
                     break Ok(());
                 }
-                Err(resp::NoReply) => break Err("it does not speak Redis' protocol".to_owned()),
+                Err(resp::NoReply) => break Err(NO_REDIS.to_owned()),
             }
         };
         self.input = input;
@@ -486,8 +554,12 @@ impl<'b> RedisLink<'b> {
                 self.unanswered.push_front((Instant::now(), expect));
                 return Err(format!("it says \"{text}\""));
             }
+            let Some(expect) = self.turned_away(&text, expect) else { return Ok(()) };
             complain(&format!("Redis has refused a command: {text}"));
             // Nobody is told: whoever waits for this sees that it was not done.
+            if let Expect::Page(name) = expect {
+                self.page_refused(name);
+            }
             return Ok(());
         }
         match expect {
@@ -504,6 +576,10 @@ impl<'b> RedisLink<'b> {
             Expect::Retained(name) => {
                 let packed = value.text().and_then(|text| Packed::read(text).ok());
                 hub::STORE.retain_packed(&name, packed, now());
+                if let Some(known) = self.backend.followed().get_mut(&name) {
+                    known.awaits_retained = false;
+                    known.settle();
+                }
             }
             Expect::AllRetained(group) => {
                 for pair in value.list().unwrap_or_default().chunks_exact(2) {
@@ -519,9 +595,40 @@ impl<'b> RedisLink<'b> {
                 }
                 let _ = reply.send(());
             }
-            Expect::Ignored => {}
+            Expect::Exists(_, reply) => {
+                let _ = reply.send(value.number().is_some_and(|number| number > 0));
+            }
+            Expect::Retain(..) | Expect::Ignored => {}
         }
         Ok(())
+    }
+
+    /// A node of a cluster says that another has the key, or that nobody has it now. What the answer was waited for, if it says something else.
+    fn turned_away(&mut self, text: &str, expect: Expect) -> Option<Expect> {
+        let Some(member) = &self.member else { return Some(expect) };
+        let (word, rest) = text.split_once(' ').unwrap_or((text, ""));
+        let asked = match word {
+            "ASK" => slots::redirected(rest, &member.place),
+            "MOVED" | "CLUSTERDOWN" => {
+                let _ = member.events.send(Event::Stale);
+                None
+            }
+            "TRYAGAIN" => None,
+            _ => return Some(expect),
+        };
+        if let Some(order) = expect.order() {
+            self.pass_on(order, asked);
+        }
+        None
+    }
+
+    /// Redis does not give what a channel has. What is told of it meanwhile is part of what it will give, so nothing of it is lost when it does.
+    fn page_refused(&mut self, name: Box<[u8]>) {
+        if let Some(known) = self.backend.followed().get_mut(&name) {
+            // Subscribers need not wait for it.
+            known.waiting.clear();
+        }
+        self.refused.push(name);
     }
 
     /// Messages that a channel has, the oldest first.
@@ -538,14 +645,11 @@ impl<'b> RedisLink<'b> {
             }
         }
         if entries.len() >= PAGE && last.is_some() {
-            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(name));
-            return self.page(name, &key, last);
+            return self.page(name, &self.key(name), last);
         }
         if let Some(known) = self.backend.followed().get_mut(name) {
-            (known.syncing, known.is_known) = (false, true);
-            for waiting in known.waiting.drain(..) {
-                let _ = waiting.send(());
-            }
+            known.syncing = false;
+            known.settle();
         }
     }
 
@@ -584,8 +688,7 @@ impl<'b> RedisLink<'b> {
         let was_followed = self.backend.followed().remove(name).is_some();
         hub::STORE.delete(name, now());
         if was_followed {
-            let key = wire_up::key(&self.backend.redis.given.namespace, &remote(name));
-            self.tell(&[b"UNSUBSCRIBE", &key]);
+            self.forget(name);
         }
     }
 }

@@ -2,7 +2,7 @@
 //! connection of their own (`link`), where what is told comes between the answers.
 
 use super::conf::Redis;
-use super::link::{self, Halves};
+use super::open::{self, Halves, NO_REDIS, Opened};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::time::timeout;
 use wire::resp::{self, Parsed, Value};
@@ -25,8 +25,11 @@ impl Session {
     pub(in crate::modules) async fn open(redis: &Redis, scripts: &[&str]) -> Result<Session, String> {
         let mut why = String::new();
         for place in &redis.given.servers {
-            why = match timeout(redis.given.connect_timeout, link::open(redis, place, scripts)).await {
-                Ok(Ok((halves, scripts))) => {
+            why = match timeout(redis.given.connect_timeout, open::open(redis, place, scripts)).await {
+                Ok(Ok(Opened { is_cluster: true, .. })) => {
+                    format!("{place}: it is a Redis Cluster; limits are shared by a single Redis only")
+                }
+                Ok(Ok(Opened { halves, scripts, .. })) => {
                     return Ok(Session { halves, scripts, out: Vec::new(), input: Vec::new(), asked: 0 });
                 }
                 Ok(Err(why)) => format!("{place}: {why}"),
@@ -52,8 +55,8 @@ impl Session {
         mut each: impl FnMut(usize, &Value<'_>) -> Result<(), String>,
     ) -> Result<(), String> {
         let talk = async {
-            self.halves.1.write_all(&self.out).await.map_err(link::shown)?;
-            self.halves.1.flush().await.map_err(link::shown)?;
+            self.halves.1.write_all(&self.out).await.map_err(open::shown)?;
+            self.halves.1.flush().await.map_err(open::shown)?;
             self.out.clear();
             for number in 0..std::mem::take(&mut self.asked) {
                 loop {
@@ -68,9 +71,9 @@ impl Session {
                             break;
                         }
                         Ok(Parsed::Needs(_)) => {}
-                        Err(resp::NoReply) => return Err("it does not speak Redis' protocol".to_owned()),
+                        Err(resp::NoReply) => return Err(NO_REDIS.to_owned()),
                     }
-                    if self.halves.0.read_buf(&mut self.input).await.map_err(link::shown)? == 0 {
+                    if self.halves.0.read_buf(&mut self.input).await.map_err(open::shown)? == 0 {
                         return Err("it has closed the connection".to_owned());
                     }
                 }

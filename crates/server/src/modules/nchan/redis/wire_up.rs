@@ -51,6 +51,17 @@ end
 return redis.call('PUBLISH', KEYS[1], 'deleted')
 ";
 
+/// How many messages a channel has, and servers that listen.
+pub(super) const EXISTS: &str = r"
+return redis.call('XLEN', KEYS[1]) + redis.call('PUBSUB', 'NUMSUB', KEYS[1])[2]
+";
+
+/// The group and the channel's own id, of a name.
+pub(super) fn split(name: &[u8]) -> (&[u8], &[u8]) {
+    let slash = name.iter().position(|b| *b == b'/').unwrap_or(name.len());
+    (&name[..slash], name.get(slash + 1..).unwrap_or_default())
+}
+
 /// The key of a channel's stream, and the name under which its messages are told.
 pub(super) fn key(namespace: &[u8], name: &[u8]) -> Vec<u8> {
     [namespace, b"ironweir:{", name, b"}"].concat()
