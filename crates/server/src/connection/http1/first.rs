@@ -17,7 +17,7 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
         return begun(http, client, Filled::Read(read));
     }
     let timeout = {
-        let snapshot = crate::worker::shot_for(client);
+        let snapshot = crate::worker::snapshot_for(client);
         let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
         *snapshot.server(port.site(client).default).conf.core.client_header_timeout
     };

@@ -215,7 +215,7 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
 
 /// A connection is over before its client has said anything: the log is told, as of a request.
 pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
-    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Downstream::Http1(http));
+    let mut r = pool::take_request(crate::worker::snapshot_for(client), client.clone(), Downstream::Http1(http));
     let snapshot = r.snapshot.clone();
     r.server = head::default_server(&r);
     r.location = snapshot.server(r.server).root;

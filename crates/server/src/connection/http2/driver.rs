@@ -104,7 +104,7 @@ async fn drive(mut driver: Driver) {
 
 impl Driver {
     fn new(http: &mut Http1, client: Rc<Client>) -> Driver {
-        let snapshot = crate::worker::shot_for(&client);
+        let snapshot = crate::worker::snapshot_for(&client);
         let (server, root) = default_server(&snapshot, &client);
         let conf = &snapshot.location(root).conf.http2;
         let core = &snapshot.server(server).conf.core;
@@ -367,7 +367,7 @@ impl Driver {
         // Among the idle it stands behind all others from now on.
         self.client.works();
         counters::request();
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let way = Downstream::Http2(Http2Stream { session: self.session.clone(), id });
         let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), arrived);
         self.limit_requests(&snapshot);
@@ -405,7 +405,7 @@ impl Driver {
     }
 
     fn log(&self, level: Level, text: &str) {
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let log = &self.settings(&snapshot).error_log;
         if log.enabled(level) || self.client.debug.get() {
             let remote = self.client.remote.borrow();

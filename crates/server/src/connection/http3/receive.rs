@@ -226,7 +226,7 @@ impl Driver {
             s.owned = true;
             s.ended && s.input.is_empty()
         };
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let way = Downstream::Http3(Http3Stream { session: self.session.clone(), id });
         let arrived = Arrived { version, end, len, block };
         let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), &arrived);

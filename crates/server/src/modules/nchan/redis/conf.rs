@@ -1,4 +1,4 @@
-//! What the configuration says of Redis: `nchan_redis_*` in locations and in `upstream` blocks. After: `link`.
+//! What the configuration says of Redis: `nchan_redis_*` in locations and in `upstream` blocks. To: `link`.
 
 use super::super::Conf;
 use super::backend::Backend;
