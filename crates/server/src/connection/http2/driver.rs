@@ -298,7 +298,7 @@ impl Driver {
             let event = state.wire.next(&input, &mut self.link.at, &mut fields);
             let note = state.wire.note.take();
             if let Some(note) = &note {
-                self.log(Level::Info, note);
+                self.log(Level::Info, &wire::said_of("client", note));
             }
             match event {
                 Ok(Event::More) => break,
@@ -347,7 +347,7 @@ impl Driver {
     }
 
     fn fail(&mut self, error: ConnectionError) {
-        self.log(Level::Info, &error.text);
+        self.log(Level::Info, &wire::said_of("client", &error.text));
         self.session.state.borrow_mut().wire.goaway(error.code);
         self.failed = true;
         self.end_streams();

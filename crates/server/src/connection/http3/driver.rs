@@ -293,8 +293,9 @@ impl Driver {
 
     /// The client broke the protocol.
     pub(super) fn fail(&mut self, error: &ConnectionError) {
-        self.note(&error.text);
-        self.close(error.code, &error.text);
+        let text = wire::said_of("client", &error.text);
+        self.note(&text);
+        self.close(error.code, &text);
     }
 
     pub(super) fn close(&mut self, why: ErrorCode, text: &str) {

@@ -113,7 +113,7 @@ impl Driver {
             let read = self.session.state.borrow_mut().read_oneway(id);
             if let Err(e) = read {
                 // nginx says no more to the client.
-                self.note(&e.text);
+                self.note(&wire::said_of("client", &e.text));
                 self.close(e.code, "stream error");
                 return Ok(());
             }
