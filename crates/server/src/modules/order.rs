@@ -1,5 +1,5 @@
-//! Who takes part in requests and handshakes, and in which order: phases, header filters, loggers, hooks of TLS. What runs them does not name
-//! this file, or every module would lead back to itself by way of the request: a location of the snapshot has the lists with it.
+//! Who takes part in requests, handshakes and the lives of threads, and in which order: phases, header filters, loggers, hooks of TLS and of threads.
+//! What runs requests does not name this file, or every module would lead back to itself by way of the request: a location of the snapshot has the lists with it.
 
 use super::{
     LocationConf, access, acme, addition, auth_basic, auth_jwt, auth_oidc, auth_request, autoindex, brotli, charset,
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::request::include;
 use crate::request::steps::{Handler, HeaderFilter, Logger, Participants, Phase};
+use crate::snapshot::ThreadHook;
 use crate::tls::hooks::{self, Asked, Hook};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -131,6 +132,12 @@ const HEADER_FILTERS: &[Listed<HeaderFilter>] = &[
     (|c| *c.gzip.gzip, gzip::filter),
     (|_| true, range::filter),
     (|c| *c.gzip_rules.gzip_vary, gzip_rules::vary_filter),
+];
+
+/// Who has work when a thread begins to serve under a configuration and when it serves nothing new under it, in their order.
+pub const THREAD_HOOKS: &[ThreadHook] = &[
+    ThreadHook { begin: lua::start, leave: lua::leave },
+    ThreadHook { begin: js::periodic::start, leave: js::periodic::leave },
 ];
 
 /// Makes the lists of locations. Most are the same: they are made once.
