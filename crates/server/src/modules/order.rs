@@ -155,13 +155,12 @@ struct Wanted {
 }
 
 impl Choice {
-    /// Who takes part where these values are in force.
-    pub fn of(&mut self, conf: &LocationConf) -> Arc<Participants> {
-        let wanted = Wanted {
-            handlers: PHASES.map(|steps| bits(steps, conf)),
-            header_filters: bits(HEADER_FILTERS, conf),
-            loggers: bits(LOGGERS, conf),
-        };
+    /// Who takes part where these values are in force. `ifs`: what the blocks of `if` there want ([`wants_of_rewrite`]); the phase that leads into
+    /// them goes on with the list that it began with.
+    pub fn of(&mut self, conf: &LocationConf, ifs: u32) -> Arc<Participants> {
+        let mut handlers = PHASES.map(|steps| bits(steps, conf));
+        handlers[Phase::Rewrite as usize] |= ifs;
+        let wanted = Wanted { handlers, header_filters: bits(HEADER_FILTERS, conf), loggers: bits(LOGGERS, conf) };
         let made = self.made.entry(wanted).or_insert_with_key(|wanted| {
             Arc::new(Participants {
                 handlers: std::array::from_fn(|phase| chosen(PHASES[phase], wanted.handlers[phase])),
@@ -171,6 +170,11 @@ impl Choice {
         });
         made.clone()
     }
+}
+
+/// Who has work in the rewrite phase with these values, a bit for each.
+pub fn wants_of_rewrite(conf: &LocationConf) -> u32 {
+    bits(PHASES[Phase::Rewrite as usize], conf)
 }
 
 fn bits<T>(list: &[Listed<T>], conf: &LocationConf) -> u32 {
