@@ -213,7 +213,7 @@ fn a_reload_is_done_when_every_thread_has_it() {
         r##"server { listen 127.0.0.1:@PORT@; location /v { return 200 old; }
               location /busy { content_by_lua_block {
                 ngx.log(ngx.ERR, "is busy")
-                local till = ngx.now() + 0.3
+                local till = ngx.now() + 1.5
                 while ngx.now() < till do ngx.update_time() end
                 ngx.print("done") } } }"##,
     )
