@@ -175,3 +175,35 @@ fn what_a_request_has_not_is_a_dash() {
     );
     assert!(!server.error_log().contains("uninitialized"));
 }
+
+/// nginx logs 400 for a client that closes within its head, as for one whose head is wrong; a connection that brought nothing has no line.
+#[test]
+fn a_head_that_the_client_leaves_unfinished_has_its_line() {
+    let server = Site::http(
+        "log_format heads \"$request|$status|$connection_requests\";
+         server { listen 127.0.0.1:@PORT@; access_log logs/heads.log heads; return 200 ok; }",
+    )
+    .start();
+    drop(server.connect());
+    for head in [
+        "GET /line HT",
+        "GET /head HTTP/1.1\r\nHost: a\r\n",
+        "\r\n\r\n",
+        "GET /kept HTTP/1.1\r\nHost: a\r\n\r\nGET /next HTTP/1.1\r\n",
+    ] {
+        server.connect().send(head).finish().rest();
+    }
+    // A head that is refused is a request of its connection too.
+    server.connect().send("G T / HTTP/1.1\r\n\r\n").rest();
+    let expected = [
+        "GET /line HT|400|1",
+        "GET /head HTTP/1.1|400|1",
+        "|400|1",
+        "GET /kept HTTP/1.1|200|1",
+        "GET /next HTTP/1.1|400|2",
+        "G T / HTTP/1.1|400|1",
+    ];
+    let read = || server.read("logs/heads.log");
+    assert!(wait(|| read().lines().count() >= expected.len()), "{}", read());
+    assert_eq!(read().lines().collect::<Vec<_>>(), expected);
+}

@@ -402,3 +402,27 @@ fn what_is_urgent_comes_first() {
     let by_frame = vec![update(5, b"u=0"), ask(1, None), ask(3, Some(b"u=1")), ask(5, Some(b"u=7")), update(3, b"u=6")];
     assert_eq!(order_of_ends(&server, by_frame), [5, 1, 3]);
 }
+
+/// What is around a body in frames is no body (`ngx_http_v2_data_frame_handler`).
+#[test]
+fn body_bytes_are_counted_without_their_frames() {
+    let server = Site::http(
+        "log_format bytes \"$uri $body_bytes_sent\";
+         server { listen 127.0.0.1:@PORT@; http2 on; access_log logs/bytes.log bytes;
+           location /text { return 200 \"h2\n\"; } location /none { return 204; }
+           location /slow { limit_rate 10m; } location /trailer { add_trailer X-End yes; }
+           location / { } }",
+    )
+    .file("html/large", large())
+    .file("html/slow", large())
+    .file("html/trailer", "123456")
+    .start();
+    with_client(&server, async |requests| {
+        for path in ["/text", "/none", "/large", "/slow", "/trailer"] {
+            send(&requests, get(path), None).await;
+        }
+    });
+    for line in ["/text 3\n", "/none 0\n", "/large 1200000\n", "/slow 1200000\n", "/trailer 6\n"] {
+        server.wait_for("logs/bytes.log", line);
+    }
+}

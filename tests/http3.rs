@@ -347,3 +347,25 @@ fn what_is_urgent_comes_first() {
         assert_eq!(order_of_ends(&server, [None, Some("u=7"), None], &updates).await, [1, 2, 0]);
     });
 }
+
+#[test]
+fn body_bytes_are_counted_without_their_frames() {
+    let server = quic_site(
+        "log_format bytes \"$uri $body_bytes_sent\";",
+        "access_log logs/bytes.log bytes; location /text { return 200 \"h3\n\"; } \
+         location /trailer { add_trailer X-End yes; } location / { }",
+    )
+    .set("THREADS", 1)
+    .file("html/large", vec![b'x'; 300_000])
+    .file("html/trailer", "123456")
+    .start();
+    run(async {
+        let (_endpoint, mut requests) = client(server.port).await;
+        for path in ["/text", "/large", "/trailer"] {
+            assert_eq!(ask(&mut requests, get(path), b"").await.status, 200);
+        }
+    });
+    for line in ["/text 3\n", "/large 300000\n", "/trailer 6\n"] {
+        server.wait_for("logs/bytes.log", line);
+    }
+}

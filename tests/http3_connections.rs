@@ -142,7 +142,8 @@ fn early_data_is_heard_once_and_marked() {
     let server = quic_site(
         "ssl_early_data on;",
         "location / { return 200 \"early:$ssl_early_data:$ssl_session_reused\"; } \
-         location /strict { if ($ssl_early_data) { return 425; } return 200 late; }",
+         location /strict { if ($ssl_early_data) { return 425; } return 200 late; } \
+         location /guarded { auth_request /strict; try_files /none =418; }",
     )
     .set("THREADS", 1)
     .start();
@@ -154,7 +155,7 @@ fn early_data_is_heard_once_and_marked() {
         drop(requests);
         first.close(0x100u32.into(), b"");
         let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
-        for (path, expected) in [("/", (200, "early:1:r")), ("/strict", (425, ""))] {
+        for (path, expected) in [("/", (200, "early:1:r")), ("/strict", (425, "")), ("/guarded", (500, ""))] {
             let connecting = endpoint.connect(address, "localhost").unwrap();
             let (connection, accepted) = connecting.into_0rtt().unwrap_or_else(|_| panic!("there is a session"));
             let mut requests = speak(connection.clone()).await;
@@ -163,6 +164,8 @@ fn early_data_is_heard_once_and_marked() {
             assert_eq!(answer.status, expected.0);
             assert!(answer.text().starts_with(expected.1), "{}", answer.text());
             assert_eq!(ask(&mut requests, get("/strict"), b"").await.text(), "late");
+            // A subrequest knows when the handshake is over as well.
+            assert_eq!(ask(&mut requests, get("/guarded"), b"").await.status, 418);
             connection.close(0x100u32.into(), b"");
         }
     });

@@ -1,6 +1,6 @@
 //! Reloads under load: kept connections, slow streams, upgraded tunnels and new connections, none of which may notice.
 
-use crate::harness::{Client, Server, Setup, Site, wait};
+use crate::harness::{Client, Program, Server, Setup, Site, wait};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -204,4 +204,35 @@ pub(crate) fn worker_threads(server: &Server) -> usize {
     tasks
         .filter(|t| std::fs::read_to_string(t.path().join("comm")).is_ok_and(|name| name.starts_with("worker ")))
         .count()
+}
+
+/// Who has asked for a reload and been told that it is done gets the new configuration's answers, on kept connections too.
+#[test]
+fn a_reload_is_done_when_every_thread_has_it() {
+    let server = Site::http(
+        r##"server { listen 127.0.0.1:@PORT@; location /v { return 200 old; }
+              location /busy { content_by_lua_block {
+                ngx.log(ngx.ERR, "is busy")
+                local till = ngx.now() + 1.5
+                while ngx.now() < till do ngx.update_time() end
+                ngx.print("done") } } }"##,
+    )
+    .start();
+    let (mut kept, mut busy) = (server.connect(), server.connect());
+    assert_eq!(kept.get("/v").text(), "old");
+    let text = server.read("nginx.conf").replace("return 200 old", "return 200 new");
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    busy.send("GET /busy HTTP/1.1\r\nHost: a\r\n\r\n");
+    server.wait_for("logs/error.log", "is busy");
+    let began = std::time::Instant::now();
+    let mut command = std::process::Command::new(Program::under_test().path().unwrap());
+    command.arg("-p").arg(server.dir()).arg("-e").arg(server.dir().join("logs/error.log"));
+    let told = command.arg("-c").arg(server.dir().join("nginx.conf")).args(["-s", "reload"]).output().unwrap();
+    assert!(told.status.success(), "{told:?}");
+    // A machine that took this long has no say.
+    if began.elapsed() < Duration::from_secs(2) {
+        assert!(busy.is_answered(), "the busy thread was not waited for");
+    }
+    assert_eq!(busy.response().text(), "done");
+    assert_eq!(kept.get("/v").text(), "new");
 }

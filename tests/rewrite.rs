@@ -157,3 +157,26 @@ fn a_variable_without_a_value_is_complained_of_once_for_a_request() {
     server.wait_for("logs/error.log", said);
     assert_eq!(server.error_log().matches(said).count(), 1);
 }
+
+/// Directives of other modules in the rewrite phase, which run after `if` has led there.
+#[test]
+fn what_stands_in_an_if_only_takes_part() {
+    let server = Site::server(
+        r##"location /head { if ($arg_q) { more_set_input_headers 'X-In: one'; } content_by_lua_block { ngx.print("-", ngx.var.http_x_in or "", "-") } }
+            location /program { set $v none; if ($arg_q) { rewrite_by_lua_block { ngx.var.v = "lua" } }
+                                content_by_lua_block { ngx.print(ngx.var.v) } }
+            location /last { if ($arg_q) { more_set_input_headers 'X-In: one'; rewrite ^ /seen last; } rewrite ^ /seen last; }
+            location /seen { content_by_lua_block { ngx.print("-", ngx.var.http_x_in or "", "-") } }"##,
+    )
+    .start();
+    for (target, expected) in [
+        ("/head", "--"),
+        ("/head?q=1", "-one-"),
+        ("/program", "none"),
+        ("/program?q=1", "lua"),
+        ("/last", "--"),
+        ("/last?q=1", "-one-"),
+    ] {
+        assert_eq!(server.get(target).text(), expected, "{target}");
+    }
+}

@@ -336,7 +336,13 @@ fn requests_may_come_early_where_that_is_allowed() {
     if !has_tools() {
         return;
     }
-    let server = secure("client_header_timeout 1s; ssl_early_data on; return 200 early=$ssl_early_data;").start();
+    let server = secure(
+        "client_header_timeout 1s; ssl_early_data on; \
+         location = / { return 200 early=$ssl_early_data; } \
+         location = /auth { if ($ssl_early_data) { return 403; } return 204; } \
+         location = /guarded { auth_request /auth; try_files /none =418; }",
+    )
+    .start();
     let connect = format!("localhost:{}", server.port);
     std::fs::write(server.dir().join("request"), "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("written");
     let shell = |command: &str| {
@@ -353,6 +359,17 @@ fn requests_may_come_early_where_that_is_allowed() {
     // A session is good for one use: what was sent with it cannot be sent again.
     let said = shell(&second);
     assert!(said.contains("Early data was rejected") && !said.contains("early=1"), "{said}");
+    // A subrequest of a later request does not hear of what was early before it.
+    std::fs::write(server.dir().join("request"), "GET / HTTP/1.0\r\nHost: localhost\r\n\r\n").expect("written");
+    shell(&first);
+    let guarded = "GET /guarded HTTP/1.1\r\nHost: localhost\r\n\r\n";
+    std::fs::write(server.dir().join("request"), guarded).expect("written");
+    let last = "GET /guarded HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n";
+    std::fs::write(server.dir().join("last"), last).expect("written");
+    // What openssl reads from its input it sends once the handshake is over.
+    let said =
+        shell(&format!("openssl s_client -connect {connect} -sess_in s -early_data request -ign_eof <last 2>&1"));
+    assert!(said.contains("HTTP/1.1 403") && said.contains("HTTP/1.1 418"), "{said}");
 }
 
 #[test]

@@ -2,7 +2,7 @@
 #![no_main]
 #![allow(dead_code, reason = "the server's file, of which only a part is used here")]
 
-#[path = "../../crates/server/src/resolve/message.rs"]
+#[path = "../../crates/resolve/src/message.rs"]
 mod message;
 
 use libfuzzer_sys::fuzz_target;

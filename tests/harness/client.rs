@@ -92,6 +92,14 @@ impl Client {
         Some(response)
     }
 
+    /// Whether something of an answer is there already.
+    pub fn is_answered(&mut self) -> bool {
+        self.stream.set_nonblocking(true).expect("a socket");
+        let has_come = self.stream.peek(&mut [0]).is_ok_and(|n| n > 0);
+        self.stream.set_nonblocking(false).expect("a socket");
+        has_come || !self.buffer.is_empty()
+    }
+
     /// Whether the server has closed, with nothing left to read.
     pub fn is_closed(&mut self) -> bool {
         self.buffer.is_empty() && !self.fill()

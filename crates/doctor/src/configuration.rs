@@ -6,9 +6,9 @@ use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-/// nginx's `worker_connections` and `backlog` where nothing is said.
+/// nginx's `worker_connections` where nothing is said.
 pub const DEFAULT_CONNECTIONS: u64 = 512;
-/// See above.
+/// nginx's `backlog` of `listen` where nothing is said.
 pub const DEFAULT_BACKLOG: u64 = 511;
 /// What is kept of each kind of thing.
 const MOST: usize = 4_096;

@@ -15,9 +15,9 @@ pub struct Cgroup {
     pub path: String,
     /// CPUs' worth of time that it may use: 0.1 is a tenth of one.
     pub cpus: Option<f64>,
-    /// Periods there were, and those in which it had to wait for the next one's share.
+    /// Periods there were.
     pub periods: u64,
-    /// See above.
+    /// Those in which it had to wait for the next one's share.
     pub throttled: u64,
     /// Memory used and allowed, bytes.
     pub memory: Option<(u64, u64)>,

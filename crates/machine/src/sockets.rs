@@ -241,9 +241,9 @@ pub fn count(message: &[u8]) -> Sockets {
 pub struct User {
     /// The local port.
     pub port: u16,
-    /// Where from and to.
+    /// Where packets come from.
     pub from: String,
-    /// See above.
+    /// Where packets go.
     pub to: String,
     /// By which its process is found; 0: none has it any more.
     pub inode: u64,

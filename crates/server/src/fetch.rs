@@ -1,13 +1,13 @@
 //! One HTTP exchange with somebody the server itself needs: an ACME authority, an OCSP responder. On the service thread
 //! only; nothing here is on the way of a client's request. Every wait and every size is bounded.
 
-use crate::resolve::ResolverConfig;
 use crate::upstream::names;
 use bytes::Bytes;
 use http::{HeaderMap, HeaderValue, Request, Uri, header};
 use http_body_util::{BodyExt, Full, Limited};
 use hyper::client::conn::http1;
 use hyper_util::rt::TokioIo;
+use resolve::ResolverConfig;
 use rustls::ClientConfig;
 use rustls::pki_types::ServerName;
 use std::net::SocketAddr;

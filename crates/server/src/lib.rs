@@ -19,7 +19,6 @@ pub mod password;
 pub mod plan;
 pub mod process_settings;
 pub mod request;
-pub mod resolve;
 pub mod serve;
 pub mod service;
 pub mod snapshot;

@@ -190,6 +190,15 @@ impl Drop for Snapshot {
     }
 }
 
+/// Where a module takes part when a thread begins to serve under a configuration, and when it serves nothing new under it. Each is asked for
+/// `http` and for `stream`.
+pub struct ThreadHook {
+    /// The thread has it now: requests come next.
+    pub begin: fn(&Rc<ThreadSnapshot>),
+    /// What has begun under it goes on; nothing new comes.
+    pub leave: fn(&ThreadSnapshot),
+}
+
 /// A snapshot as one thread holds it: counted without atomics, with the thread's own scratch space.
 pub struct ThreadSnapshot {
     snapshot: Arc<Snapshot>,

@@ -15,18 +15,38 @@ fn root() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../..")
 }
 
-/// The lines `name -> other other` of the fenced block that follows `heading` in ARCHITECTURE.md. What stands behind ` : ` is a reason.
-fn allowed(heading: &str) -> Arrows {
+/// A line of ARCHITECTURE.md: `name -> other other`, and the reason that may stand behind ` : `.
+struct Row {
+    from: String,
+    to: BTreeSet<String>,
+    reason: Option<String>,
+}
+
+/// The lines of the fenced block that follows `heading` in ARCHITECTURE.md.
+fn rows(heading: &str) -> Vec<Row> {
     let text = std::fs::read_to_string(root().join("ARCHITECTURE.md")).expect("the document is there");
     let (_, rest) = text.split_once(heading).unwrap_or_else(|| panic!("ARCHITECTURE.md has no \"{heading}\""));
     let block = rest.split("```").nth(1).expect("a fenced block follows the heading");
-    let lines = block.lines().filter_map(|line| line.split(" : ").next()?.split_once("->"));
-    let words = |text: &str| text.split_whitespace().map(str::to_owned).collect::<BTreeSet<_>>();
+    let row = |line: &str| {
+        let (arrow, reason) = line.split_once(" : ").map_or((line, None), |(arrow, reason)| (arrow, Some(reason)));
+        let (from, to) = arrow.split_once("->")?;
+        let to = to.split_whitespace().map(str::to_owned).collect();
+        Some(Row { from: from.trim().to_owned(), to, reason: reason.map(|r| r.trim().to_owned()) })
+    };
+    block.lines().filter_map(row).collect()
+}
+
+fn allowed(heading: &str) -> Arrows {
     let mut arrows = Arrows::new();
-    for (from, to) in lines {
-        arrows.entry(from.trim().to_owned()).or_default().extend(words(to));
+    for row in rows(heading) {
+        arrows.entry(row.from).or_default().extend(row.to);
     }
     arrows
+}
+
+/// A file of tests only. Where the repository stands says nothing of that.
+fn is_of_tests(path: &Path) -> bool {
+    path.file_stem().is_some_and(|name| name == "tests" || name.to_string_lossy().ends_with("_tests"))
 }
 
 fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
@@ -34,7 +54,7 @@ fn sources(folder: &Path, found: &mut Vec<PathBuf>) {
         let path = entry.path();
         if path.is_dir() {
             sources(&path, found);
-        } else if path.extension().is_some_and(|e| e == "rs") && !path.to_string_lossy().contains("tests") {
+        } else if path.extension().is_some_and(|e| e == "rs") && !is_of_tests(&path) {
             found.push(path);
         }
     }
@@ -145,6 +165,22 @@ fn folders_name_only_whom_they_may() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// The rows stand in the order of the layers.
+#[test]
+fn arrows_that_run_back_up_have_a_reason() {
+    let rows = rows("### Folders of `server`");
+    let place = |name: &str| rows.iter().position(|row| row.from == name);
+    let mut problems = Vec::new();
+    for row in &rows {
+        let back = row.to.iter().filter(|to| place(to) < place(&row.from));
+        let has_reason = row.reason.as_ref().is_some_and(|reason| !reason.is_empty());
+        problems.extend(
+            back.filter(|_| !has_reason).map(|to| format!("{} -> {to} runs back up without a reason", row.from)),
+        );
+    }
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
 #[test]
 fn crates_name_only_whom_they_may() {
     let mut actual = Arrows::new();
@@ -240,15 +276,26 @@ fn the_circle_with_children_does_not_grow() {
 #[test]
 fn documents_name_files_that_are_there() {
     let mut missing = Vec::new();
-    for document in ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md", "docs/life-of-a-request.md"] {
-        let text = std::fs::read_to_string(root().join(document)).expect("a document");
+    let mut documents = ["ARCHITECTURE.md", "CONTRIBUTING.md", "README.md"].map(|name| root().join(name)).to_vec();
+    for folder in ["docs", "docs/decisions"] {
+        let files = std::fs::read_dir(root().join(folder)).expect("a folder").flatten().map(|entry| entry.path());
+        documents.extend(files.filter(|path| path.extension().is_some_and(|e| e == "md")));
+    }
+    // A document about a crate names its files from there.
+    let crates = std::fs::read_dir(root().join("crates")).expect("a folder").flatten().map(|entry| entry.path());
+    let mut places: Vec<PathBuf> = crates.flat_map(|path| [path.join("src"), path]).collect();
+    places.extend(["", "crates", "crates/server/src/modules", "fuzz", "perf"].map(|name| root().join(name)));
+    for path in documents {
+        let document = path.file_name().unwrap_or_default().to_string_lossy();
+        let text = std::fs::read_to_string(&path).expect("a document");
         for word in text.split('`').skip(1).step_by(2) {
+            // `t/` is where others keep their tests.
             let is_path = word.contains('/')
+                && word.len() > 2
                 && !word.contains([' ', '<', '{', '*', ':', '$', '@'])
                 && !word.starts_with(['/', '~', '-']);
             let is_file = [".rs", ".md", ".tsv", ".py", ".sh", ".toml", "/"].iter().any(|end| word.ends_with(end));
-            let places = ["", "crates/", "crates/server/src/", "crates/conf/src/"];
-            let exists = |p: &&str| root().join(p).join(word).exists();
+            let exists = |p: &PathBuf| p.join(word).exists();
             if is_path && is_file && !word.starts_with("../") && !word.contains("FEATURE") && !places.iter().any(exists)
             {
                 missing.push(format!("{document}: `{word}`"));

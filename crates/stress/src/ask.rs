@@ -84,7 +84,10 @@ fn ask_http2(request: &Request, stream: &mut Transport) -> Result<Answered, Stri
         if stream.agreed_on_http2() == Some(false) {
             return Err("the target does not agree on HTTP/2 (ALPN)".to_owned());
         }
-        match wire.next(&input, &mut at, &mut fields).map_err(|e| format!("the answer is no HTTP/2: {}", e.text))? {
+        match wire
+            .next(&input, &mut at, &mut fields)
+            .map_err(|e| format!("the answer is no HTTP/2: {}", wire::said_of("the target", &e.text)))?
+        {
             Event::Head { .. } if status(&fields).is_none_or(|s| s >= 200) => break,
             Event::More if !read_more(stream, &mut input)? => return Err("the answer is too long".to_owned()),
             Event::Reset { code, .. } | Event::Goaway { code, .. } => {
@@ -105,7 +108,10 @@ fn ask_http3(request: &Request, plan: &Plan) -> Result<Answered, String> {
     let mut way = begun.map_err(|e| format!("connecting: {e}"))?;
     let end = Instant::now() + PATIENCE;
     let outcome = loop {
-        match way.next(&mut fields).map_err(|e| format!("the answer is no HTTP/3: {}", e.text))? {
+        match way
+            .next(&mut fields)
+            .map_err(|e| format!("the answer is no HTTP/3: {}", wire::said_of("the target", &e.text)))?
+        {
             http3::Event::Connected => way.open(Exchange::default(), request).ok_or("no stream")?,
             http3::Event::Head(_) if status(&fields).is_none_or(|s| s >= 200) => break of_fields(&fields),
             http3::Event::Head(stream) => way.expect_head(stream),

@@ -30,3 +30,27 @@ pub mod units;
 pub mod uwsgi;
 pub mod webdav;
 pub mod websocket;
+
+use std::borrow::Cow;
+
+/// Who is on the other side, in complaints of protocols that either side may speak first.
+const PEER: &str = "peer";
+
+/// A complaint of HTTP/2 or HTTP/3 with the word of who reads it for the other side: `client`, `upstream`.
+pub fn said_of<'t>(who: &str, text: &'t str) -> Cow<'t, str> {
+    match text.strip_prefix(PEER) {
+        Some(rest) if rest.starts_with(' ') => Cow::Owned(format!("{who}{rest}")),
+        _ => Cow::Borrowed(text),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::said_of;
+
+    #[test]
+    fn complaints_name_the_side() {
+        assert_eq!(said_of("client", "peer sent PUSH_PROMISE frame"), "client sent PUSH_PROMISE frame");
+        assert_eq!(said_of("upstream", "http2 flood detected"), "http2 flood detected");
+    }
+}

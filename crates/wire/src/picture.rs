@@ -1,4 +1,4 @@
-//! Heads of pictures: of which kind they are and how large, from their first bytes and without unpacking anything. After: the
+//! Heads of pictures: of which kind they are and how large, from their first bytes and without unpacking anything. To: the
 //! `image_filter` module, which decides by it what may be unpacked at all.
 
 /// How many bytes it takes to tell a kind.

@@ -210,7 +210,7 @@ fn streams_beyond_the_limit_are_refused() {
     assert_eq!(feed(&mut c, &request(21, true)), Ok(vec![Event::Refused]));
     assert_eq!(drain(&mut c), [(kind::RST_STREAM, 21, vec![0, 0, 0, 7])]);
     let rest = (0..200).find_map(|i| feed(&mut c, &request(2 * i + 23, true)).err());
-    assert_eq!(rest.expect("it ends").text, "client sent too many refused streams");
+    assert_eq!(rest.expect("it ends").text, "peer sent too many refused streams");
 }
 
 /// A quick client and quick answers: there is no end of requests in one turn.

@@ -1,9 +1,9 @@
 //! What an `acme_issuer` block and the `acme_certificate`s that name it come to.
 
 use super::key::Kind;
-use crate::resolve::ResolverConfig;
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::Node;
+use resolve::ResolverConfig;
 use rustls::pki_types::CertificateDer;
 use std::fmt;
 use std::net::IpAddr;

@@ -4,13 +4,13 @@ use super::error::Failure;
 use super::render::{self, Other};
 use super::schema::{Field, Schema, field, number};
 use super::table::{Context, Item};
-use crate::resolve::Counters;
 use crate::snapshot::Snapshot;
 use crate::status::requests;
 use crate::status::ssl::Totals;
 use crate::status::{self, processes, slot};
 use crate::upstream::names;
 use crate::worker::counters;
+use resolve::Counters;
 use runtime::clock;
 use serde_json::{Value, json};
 

@@ -19,7 +19,6 @@ use super::{Cache, CacheRef, Status, key};
 use crate::cache::context::Change;
 use crate::cache::context::{Caching, Hold};
 use crate::config::complex::Complex;
-use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, Content, Verdict};
@@ -485,7 +484,7 @@ impl Caching {
 
     /// `*_cache_background_update`: the same request once more, for the cache alone.
     fn update_behind(self: Box<Self>, r: &mut Request) {
-        let mut child = subrequest::duplicate(r, Downstream::parent(Mode::Discard));
+        let mut child = subrequest::duplicate(r, r.downstream.child(Mode::Discard));
         child.copy_shared(r);
         child.attempts.cache = Some(Status::Expired);
         child.ctx.cache = Some(self);

@@ -178,7 +178,7 @@ pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
 /// Reads the PROXY header, and makes the connection secure, as far as the address wants that. False: it is over. Whoever speaks plain HTTP
 /// where TLS is spoken gets an answer that says so.
 async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encrypted: bool) -> bool {
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     if proxied && proxy_header::read(incoming, Arrival::at_http(&snapshot, client)).await != Header::Read {
         return false;
     }
@@ -186,7 +186,7 @@ async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encry
         return true;
     }
     // The header may have taken a while: the configuration that holds now is asked.
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     let began = Instant::now();
     let is_over = handshake::accept(incoming, Arrival::at_http(&snapshot, client), None).await == Accepted::Over;
     if is_over {
@@ -199,14 +199,14 @@ async fn open(incoming: &mut Incoming, client: &Rc<Client>, proxied: bool, encry
 
 /// Whether a PROXY header, and whether TLS comes before the first request.
 fn comes_first(client: &Client) -> (bool, bool) {
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     let port = &snapshot.ports[crate::worker::port_of(&snapshot, client.listener)];
     (port.proxy_protocol, port.encrypted() && port.site(client).ssl)
 }
 
 /// `listen ... mqtt`
 fn speaks_mqtt(client: &Client) -> bool {
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(client).mqtt
 }
 

@@ -1,5 +1,6 @@
-//! Where a request's answer goes: a connection, a stream of one, or a parent request. Requests and modules ask it; what kind it is matters
-//! only to `connection` and to `request::{body, respond, flow}`, which move the bytes.
+//! Where a request's answer goes: a connection, a stream of one, or a parent request. Requests and modules ask it. What kind it is, only
+//! `connection` and `request::{body, respond, flow}` match on, which move the bytes; who needs a connection of HTTP/1 to itself (tunnels, sockets
+//! of programs, channels) asks for that ([`Downstream::http1`]).
 
 use super::http1::Http1;
 use super::stream::Stream;
@@ -41,9 +42,9 @@ pub enum Protocol {
 }
 
 impl Downstream {
-    /// For a subrequest.
-    pub fn parent(mode: Mode) -> Downstream {
-        Downstream::Sub(SubSession::new(mode))
+    /// For a subrequest of the request whose answer goes here.
+    pub fn child(&self, mode: Mode) -> Downstream {
+        Downstream::Sub(SubSession::new(mode, self))
     }
 
     /// The stream, where the connection has streams.
@@ -94,7 +95,8 @@ impl Downstream {
     pub fn is_handshaking(&self) -> bool {
         match self {
             Downstream::Http1(http) => http.incoming.socket.tls().is_some_and(Tls::is_handshaking),
-            other => other.stream().is_none_or(|stream| stream.is_handshaking()),
+            Downstream::Sub(sub) => sub.handshaking,
+            other => other.stream().is_some_and(|stream| stream.is_handshaking()),
         }
     }
 

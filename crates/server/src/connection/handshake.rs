@@ -60,7 +60,7 @@ pub enum Accepted {
 pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Option<&mut Request>) -> Accepted {
     incoming.timer.set(arrival.handshake_timeout());
     // As nginx says it of a connection that is not among those that may be closed for others.
-    arrival.line(DOING, Level::Debug, format_args!("reusable connection: 0"));
+    arrival.line(ACTION, Level::Debug, format_args!("reusable connection: 0"));
     let default = arrival.snapshot.server(arrival.server);
     let (message, hello) = match read_hello(incoming, arrival).await {
         Hello::Asked(message, hello) => (message, hello),
@@ -236,7 +236,7 @@ enum Hello {
 }
 
 async fn read_hello(incoming: &mut Incoming, arrival: Arrival<'_>) -> Hello {
-    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Info, text);
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(ACTION, Level::Info, text);
     let mut silence = arrival.silence();
     loop {
         if let Some(first) = incoming.unread().first()
@@ -415,15 +415,15 @@ fn refuse(incoming: &mut Incoming, alert: AlertDescription) {
 }
 
 /// What lines of the error log say after `while`.
-pub const DOING: &str = "SSL handshaking";
+pub const ACTION: &str = "SSL handshaking";
 
 fn say_refused(incoming: &mut Incoming, arrival: Arrival<'_>, refused: &Refused) {
     refuse(incoming, refused.alert);
-    arrival.line(DOING, refused.level, format_args!("{}", refused.text));
+    arrival.line(ACTION, refused.level, format_args!("{}", refused.text));
 }
 
 fn failed(arrival: Arrival<'_>, error: &io::Error) {
-    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Info, text);
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(ACTION, Level::Info, text);
     match error.kind() {
         io::ErrorKind::UnexpectedEof => line(format_args!("peer closed connection in SSL handshake")),
         io::ErrorKind::InvalidData => line(format_args!("SSL_do_handshake() failed (SSL: {error})")),
@@ -432,5 +432,5 @@ fn failed(arrival: Arrival<'_>, error: &io::Error) {
 }
 
 fn timed_out(arrival: Arrival<'_>) {
-    arrival.line(DOING, Level::Info, format_args!("client timed out (110: Connection timed out)"));
+    arrival.line(ACTION, Level::Info, format_args!("client timed out (110: Connection timed out)"));
 }

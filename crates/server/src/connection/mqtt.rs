@@ -17,7 +17,7 @@ use wire::mqtt::{NoPacket, Version, answer};
 pub const MAX_CONNECT: usize = 64 * 1024;
 /// What is asked for: the path under which clients look for MQTT over WebSocket.
 const PATH: &str = "/mqtt";
-const DOING: &str = "reading MQTT CONNECT packet";
+const ACTION: &str = "reading MQTT CONNECT packet";
 /// Where the version stands in a CONNECT whose length is one byte, behind the protocol's name.
 const LEVEL_AT: usize = 8;
 
@@ -124,7 +124,7 @@ fn is_other_level(bytes: &[u8]) -> bool {
 
 fn say(client: &Rc<Client>, text: &str) {
     let snapshot = crate::worker::snapshot();
-    Arrival::at_http(&snapshot, client).line(DOING, Level::Info, format_args!("{text}"));
+    Arrival::at_http(&snapshot, client).line(ACTION, Level::Info, format_args!("{text}"));
 }
 
 /// The request that stands for a CONNECT. The error is a reason code.

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use wire::proxy_protocol::{Parsed, ProxyError, parse, quoted_part};
 
 /// What lines of the error log say after `while`.
-const DOING: &str = "reading PROXY protocol";
+const ACTION: &str = "reading PROXY protocol";
 
 /// What became of the wait for a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -52,11 +52,11 @@ pub async fn read(incoming: &mut Incoming, arrival: Arrival<'_>) -> Header {
                 return Header::Broken;
             }
             Filled::Read(Err(e)) => {
-                arrival.line(DOING, Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
+                arrival.line(ACTION, Level::Info, format_args!("recv() failed ({})", crate::log::os_error(&e)));
                 return Header::Gone;
             }
             Filled::Late => {
-                arrival.line(DOING, Level::Info, format_args!("client timed out (110: Connection timed out)"));
+                arrival.line(ACTION, Level::Info, format_args!("client timed out (110: Connection timed out)"));
                 return Header::Gone;
             }
             Filled::Taken => return Header::Gone,
@@ -66,7 +66,7 @@ pub async fn read(incoming: &mut Incoming, arrival: Arrival<'_>) -> Header {
 
 /// Says what is wrong with a header.
 pub fn complain(arrival: Arrival<'_>, error: ProxyError, bytes: &[u8]) {
-    let line = |text: std::fmt::Arguments<'_>| arrival.line(DOING, Level::Error, text);
+    let line = |text: std::fmt::Arguments<'_>| arrival.line(ACTION, Level::Error, text);
     match error {
         ProxyError::Broken => line(format_args!("broken header: \"{}\"", String::from_utf8_lossy(quoted_part(bytes)))),
         ProxyError::UnknownVersion(n) => line(format_args!("unknown PROXY protocol version: {n}")),

@@ -66,7 +66,8 @@ pub async fn ask(link: &mut ProbeLink, ask: &GrpcAsk) -> Result<bool, Cause> {
         }
         let mut at = 0;
         loop {
-            let event = wire.next(&input, &mut at, &mut head).map_err(|e| nonsense(&e.text))?;
+            let event =
+                wire.next(&input, &mut at, &mut head).map_err(|e| nonsense(&wire::said_of("upstream", &e.text)))?;
             let end = match event {
                 Event::More => break,
                 Event::Head { stream, end, .. } if stream == id => {

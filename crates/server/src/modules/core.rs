@@ -13,11 +13,11 @@ use crate::modules::core::server::ServerSettings;
 use crate::process_settings::ErrorLogSpec;
 use crate::request::steps::Content;
 use crate::request::{Method, Request};
-use crate::resolve::ResolverConfig;
 use crate::snapshot::LocationId;
 use crate::temp::TempPath;
 use crate::{merged_values, reads_as_settings};
 use conf::{Node, Problem, value};
+use resolve::ResolverConfig;
 use std::sync::Arc;
 use std::time::Duration;
 

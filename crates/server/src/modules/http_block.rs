@@ -2,7 +2,7 @@
 
 use super::core::LimitExcept;
 use super::listen;
-use super::order::Choice;
+use super::order::{self, Choice};
 use crate::config::pattern::Pattern;
 use crate::config::{Build, ConfigLevel, Directive, Matching, Scope, http, process};
 use crate::process_settings::ListenSpec;
@@ -230,20 +230,21 @@ fn nameless(conf: super::LocationConf, participants: &mut Choice) -> Location {
         name: Box::default(),
         matching: Matching::Nameless,
         handler: Box::default(),
-        participants: participants.of(&conf),
+        participants: participants.of(&conf, 0),
         conf,
         inside: LocationTree::default(),
         nameless: true,
     }
 }
 
+/// Makes a level and those in it locations of the snapshot. Gives who has work in the rewrite phase there, its `if`s included.
 fn place(
     build: &mut Build<'_>,
     mut level: ConfigLevel,
     parent: &super::LocationConf,
     participants: &mut Choice,
     all: &mut [Option<Location>],
-) {
+) -> u32 {
     level.conf.merge(parent);
     super::finish_level(build, &mut level, parent);
     let mut tree = LocationTree::default();
@@ -264,17 +265,22 @@ fn place(
         }
     }
     tree.finish();
+    let mut ifs = 0;
     for child in std::mem::take(&mut level.children) {
-        place(build, child, &level.conf, participants, all);
+        let is_if = child.nameless;
+        let wants = place(build, child, &level.conf, participants, all);
+        ifs |= if is_if { wants } else { 0 };
     }
+    let wants = order::wants_of_rewrite(&level.conf) | ifs;
     let id = level.id.0 as usize;
     all[id] = Some(Location {
         name: level.name.into(),
         matching: level.matching,
         handler: level.handler,
-        participants: participants.of(&level.conf),
+        participants: participants.of(&level.conf, ifs),
         conf: level.conf,
         inside: tree,
         nameless: level.nameless,
     });
+    wants
 }

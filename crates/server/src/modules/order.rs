@@ -1,5 +1,5 @@
-//! Who takes part in requests and handshakes, and in which order: phases, header filters, loggers, hooks of TLS. What runs them does not name
-//! this file, or every module would lead back to itself by way of the request: a location of the snapshot has the lists with it.
+//! Who takes part in requests, handshakes and the lives of threads, and in which order: phases, header filters, loggers, hooks of TLS and of threads.
+//! What runs requests does not name this file, or every module would lead back to itself by way of the request: a location of the snapshot has the lists with it.
 
 use super::{
     LocationConf, access, acme, addition, auth_basic, auth_jwt, auth_oidc, auth_request, autoindex, brotli, charset,
@@ -9,6 +9,7 @@ use super::{
 };
 use crate::request::include;
 use crate::request::steps::{Handler, HeaderFilter, Logger, Participants, Phase};
+use crate::snapshot::ThreadHook;
 use crate::tls::hooks::{self, Asked, Hook};
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -133,6 +134,12 @@ const HEADER_FILTERS: &[Listed<HeaderFilter>] = &[
     (|c| *c.gzip_rules.gzip_vary, gzip_rules::vary_filter),
 ];
 
+/// Who has work when a thread begins to serve under a configuration and when it serves nothing new under it, in their order.
+pub const THREAD_HOOKS: &[ThreadHook] = &[
+    ThreadHook { begin: lua::start, leave: lua::leave },
+    ThreadHook { begin: js::periodic::start, leave: js::periodic::leave },
+];
+
 /// Makes the lists of locations. Most are the same: they are made once.
 #[derive(Default)]
 pub struct Choice {
@@ -148,13 +155,12 @@ struct Wanted {
 }
 
 impl Choice {
-    /// Who takes part where these values are in force.
-    pub fn of(&mut self, conf: &LocationConf) -> Arc<Participants> {
-        let wanted = Wanted {
-            handlers: PHASES.map(|steps| bits(steps, conf)),
-            header_filters: bits(HEADER_FILTERS, conf),
-            loggers: bits(LOGGERS, conf),
-        };
+    /// Who takes part where these values are in force. `ifs`: what the blocks of `if` there want ([`wants_of_rewrite`]); the phase that leads into
+    /// them goes on with the list that it began with.
+    pub fn of(&mut self, conf: &LocationConf, ifs: u32) -> Arc<Participants> {
+        let mut handlers = PHASES.map(|steps| bits(steps, conf));
+        handlers[Phase::Rewrite as usize] |= ifs;
+        let wanted = Wanted { handlers, header_filters: bits(HEADER_FILTERS, conf), loggers: bits(LOGGERS, conf) };
         let made = self.made.entry(wanted).or_insert_with_key(|wanted| {
             Arc::new(Participants {
                 handlers: std::array::from_fn(|phase| chosen(PHASES[phase], wanted.handlers[phase])),
@@ -164,6 +170,11 @@ impl Choice {
         });
         made.clone()
     }
+}
+
+/// Who has work in the rewrite phase with these values, a bit for each.
+pub fn wants_of_rewrite(conf: &LocationConf) -> u32 {
+    bits(PHASES[Phase::Rewrite as usize], conf)
 }
 
 fn bits<T>(list: &[Listed<T>], conf: &LocationConf) -> u32 {

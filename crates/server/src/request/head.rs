@@ -18,8 +18,6 @@ pub fn default_server(r: &Request) -> ServerId {
 /// Takes over what the parser found and checks it as nginx does (`ngx_http_process_request_header`).
 pub fn accept(r: &mut Request) -> Result<(), u16> {
     request_line(r)?;
-    let count = r.client.requests.get() + 1;
-    r.client.requests.set(count);
     let chosen = choose_server(r);
     log_ignored(r);
     check_server(r, chosen?)?;

@@ -313,7 +313,7 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
     });
     // The page's own variables are one set for all.
     r.ctx.ssi_shared.get_or_insert_default();
-    let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold });
+    let mut session = SubSession::new(if include.set.is_some() { Mode::Capture } else { Mode::Hold }, &r.downstream);
     session.aside = include.set.is_none().then(|| aside.clone());
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(session));
     child.copy_shared(r);

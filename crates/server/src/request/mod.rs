@@ -1,6 +1,6 @@
 //! One request, from its head to its log line. Its parts: `arena` (all its bytes), `evaluate` (variables), `route` (which server and location),
 //! `phases` (who answers), `body` (what the client sends), `respond` (what it gets), `finish` (errors, redirects, the end).
-//! Knows no socket: what it writes goes to its `session`.
+//! Knows no socket: what it writes goes to its `downstream`.
 
 pub mod arena;
 pub mod body;

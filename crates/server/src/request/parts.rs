@@ -37,7 +37,7 @@ pub struct Head {
     /// The version of the request.
     pub version: Version,
     /// The scheme of an absolute target, if any.
-    pub scheme: Option<Text>,
+    pub(super) scheme: Option<Text>,
     /// The header lines.
     pub headers: HeadersIn,
     /// The port of the Host header or absolute target.
@@ -102,9 +102,9 @@ pub struct Answer {
     /// The head has been handed to the connection.
     pub header_sent: bool,
     /// It has not been written there yet: a body filter may still refuse the answer ([`super::Request::hold_head`]).
-    pub head_held: bool,
+    pub(super) head_held: bool,
     /// A body filter did: what is answered instead.
-    pub refused: Option<Box<respond::Refused>>,
+    pub(super) refused: Option<Box<respond::Refused>>,
     /// The answer has no body: HEAD, 204, 304.
     pub header_only: bool,
     /// Its last byte has been handed over.
@@ -120,9 +120,9 @@ pub struct Answer {
     /// An include's way on: the filters behind its parent's.
     pub tail: Vec<Box<dyn BodyFilter>>,
     /// What an include sends if it has nothing to say.
-    pub stub: Option<Box<include::Stub>>,
+    pub(super) stub: Option<Box<include::Stub>>,
     /// Some of the body has been sent.
-    pub output_begun: bool,
+    pub(super) output_begun: bool,
     /// Each piece of the answer is to leave at once: filters keep nothing back.
     pub unbuffered: bool,
     /// It has a known length, and parts of it may be asked for.
@@ -134,7 +134,7 @@ pub struct Answer {
     /// `limit_rate` by `X-Accel-Limit-Rate` or `set`.
     pub limit_rate: Option<u64>,
     /// `limit_rate_after` by `X-Accel-Limit-Rate` or `set`.
-    pub limit_rate_after: Option<u64>,
+    pub(super) limit_rate_after: Option<u64>,
 }
 
 impl Answer {
@@ -179,7 +179,7 @@ pub struct Progress {
     /// An internal redirect has been made, or this is a subrequest.
     pub internal: bool,
     /// Redirects left.
-    pub uri_changes: u8,
+    pub(super) uri_changes: u8,
     /// The uri has been changed by a rewrite in this round.
     pub uri_changed: bool,
     /// The request is being answered by an `error_page`.
@@ -190,19 +190,17 @@ pub struct Progress {
     pub keepalive: bool,
     /// Whether unread body is to be read and thrown away before the connection is closed.
     pub lingering_close: bool,
-    /// Whether the client waits for `100 Continue`, and whether it was sent.
-    pub expect_tested: bool,
+    /// `Expect: 100-continue` was answered, or is not to be.
+    pub(super) expect_tested: bool,
     /// The connection is broken or timed out; nothing more can be sent.
     pub aborted: bool,
-    /// Some mark of the rewrite module: a `break` has been met.
-    pub rewrite_break: bool,
     /// Which access verdict stood under `satisfy any`.
-    pub access_code: u16,
+    pub(super) access_code: u16,
     /// The uri is added to an `alias` that belongs to a pattern (`index` and `try_files` do).
     pub add_uri_to_alias: bool,
     /// The uri is still the one the location was found by.
     pub valid_location: bool,
-    /// Skip the log line (mirror and others with `log_subrequest off`).
+    /// It has its lines in the access logs: none is written twice.
     pub logged: bool,
     /// The request was there already when the one before it was answered.
     pub pipelined: bool,
@@ -211,7 +209,7 @@ pub struct Progress {
     /// How many subrequests were made for the client's request.
     pub subrequests: u16,
     /// The uri of the parent, for a subrequest.
-    pub parent_uri: Option<Text>,
+    pub(super) parent_uri: Option<Text>,
     /// The charset of the answer that a subrequest's becomes a part of.
     pub main_charset: Option<Text>,
 }
@@ -229,7 +227,6 @@ impl Default for Progress {
             lingering_close: false,
             expect_tested: false,
             aborted: false,
-            rewrite_break: false,
             access_code: 0,
             add_uri_to_alias: false,
             valid_location: true,

@@ -197,8 +197,10 @@ fn one_way(r: &mut Request, from: From, way: &mut Way) -> Verdict {
             return v;
         }
         known = false;
-        if let Some(v) = stop(modules::rewrite::handler(r), r) {
-            return v;
+        for handler in [modules::rewrite::handler, modules::headers_more::handler] {
+            if let Some(v) = stop(handler(r), r) {
+                return v;
+            }
         }
         way.has_programs |= r.conf().lua.rewrite.is_some();
         if !r.flow.uri_changed {

@@ -26,12 +26,15 @@ pub struct SubSession {
     pub plain_status: bool,
     /// Where a body is held.
     pub aside: Option<Rc<Aside>>,
+    /// The client's handshake went on when this began.
+    pub handshaking: bool,
 }
 
 impl SubSession {
-    /// For a new subrequest.
-    pub fn new(mode: Mode) -> SubSession {
-        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false, aside: None }
+    /// For a new subrequest of a request whose answer goes there.
+    pub fn new(mode: Mode, parent: &Downstream) -> SubSession {
+        let handshaking = parent.is_handshaking();
+        SubSession { mode, captured: Vec::new(), length: 0, plain_status: false, aside: None, handshaking }
     }
 }
 
@@ -65,7 +68,7 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
         return Err(Verdict::Status(500));
     }
     r.flow.subrequests += 1;
-    let session = Downstream::parent(options.mode);
+    let session = r.downstream.child(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let mut lent = Lent { parent: r, child: &mut child };
     lent.swap();
@@ -108,7 +111,7 @@ pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result
         return Err(Verdict::Status(500));
     }
     r.flow.subrequests += 1;
-    let session = Downstream::parent(options.mode);
+    let session = r.downstream.child(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     child.copy_shared(r);
     prepare(&mut child, r, uri, args, &options);
@@ -229,7 +232,8 @@ pub(crate) fn poll_room(r: &Request) -> Poll<()> {
 pub async fn post_action(r: &mut Request, target: &Complex) {
     let target = target.eval(r);
     let status = r.answer.headers.status;
-    let session = std::mem::replace(&mut r.downstream, Downstream::parent(Mode::Discard));
+    let child = r.downstream.child(Mode::Discard);
+    let session = std::mem::replace(&mut r.downstream, child);
     let (keepalive, aborted) = (r.flow.keepalive, r.flow.aborted);
     r.answer.header_sent = false;
     r.answer.done = false;

@@ -1,8 +1,9 @@
-//! What makes a snapshot of a configuration that was read, and tells the modules when a thread begins to serve under it and when it stops.
+//! What makes a snapshot of a configuration that was read, and tells modules when a thread begins to serve under it and when it stops.
 //! The snapshot itself does not know who that is.
 
 use super::{Snapshot, ThreadSnapshot};
 use crate::config::Build;
+use crate::modules::order::THREAD_HOOKS;
 use crate::modules::{http_block, upstream_block};
 use conf::Problem;
 use std::rc::Rc;
@@ -79,19 +80,15 @@ impl Snapshot {
 impl ThreadSnapshot {
     /// A thread begins to serve under it.
     pub fn begin(self: &Rc<ThreadSnapshot>) {
-        crate::modules::lua::start(self);
-        crate::modules::js::periodic::start(self);
-        if let Some(stream) = &self.stream {
-            crate::modules::lua::start(stream);
+        for snapshot in std::iter::once(self).chain(&self.stream) {
+            THREAD_HOOKS.iter().for_each(|hook| (hook.begin)(snapshot));
         }
     }
 
     /// A thread serves nothing new under it.
     pub fn leave(&self) {
-        crate::modules::lua::leave(self);
-        crate::modules::js::periodic::leave(self);
-        if let Some(stream) = &self.stream {
-            crate::modules::lua::leave(stream);
+        for snapshot in std::iter::once(self).chain(self.stream.as_deref()) {
+            THREAD_HOOKS.iter().for_each(|hook| (hook.leave)(snapshot));
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The last requests that the shield has refused, by the id that their pages show: an operator who is told the id finds out why. Before: whoever refuses.
+//! The last requests that the shield has refused, by the id that their pages show: an operator who is told the id finds out why. From: whoever refuses.
 
 use std::collections::VecDeque;
 use std::sync::{Mutex, MutexGuard, PoisonError};

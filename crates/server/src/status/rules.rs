@@ -1,4 +1,4 @@
-//! What `modsecurity` has found: requests that were judged, and which rules matched. Before: the log phase of a request.
+//! What `modsecurity` has found: requests that were judged, and which rules matched. From: the log phase of a request.
 
 use super::tally::Tally;
 use std::collections::BTreeMap;

@@ -78,7 +78,7 @@ pub enum End {
 
 /// Makes the session; none if the listener is gone with a reload.
 fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
-    let whole = crate::worker::shot_for(&client);
+    let whole = crate::worker::snapshot_for(&client);
     let listen = crate::worker::stream_listen_in(&whole, &client)?;
     let snapshot = whole.stream.clone()?;
     let site = snapshot.ports[listen - whole.ports.len()].site(&client);

@@ -15,7 +15,7 @@ use std::io;
 /// Accepts TLS, goes on with the server that was asked for, and looks at the client's certificate. The error is the session's status.
 pub(super) async fn accept(session: &mut Session, listen: usize) -> Result<(), u16> {
     let Session { r, incoming } = session;
-    facts(r).action = handshake::DOING;
+    facts(r).action = handshake::ACTION;
     let (snapshot, client) = (r.snapshot.clone(), r.client.clone());
     let arrival = Arrival::at_stream(&snapshot, &client, listen);
     match handshake::accept(incoming, arrival, Some(r)).await {
@@ -23,7 +23,7 @@ pub(super) async fn accept(session: &mut Session, listen: usize) -> Result<(), u
         Accepted::Plain => {
             status::ssl::failed(snapshot.server(r.server), Some(&io::ErrorKind::InvalidData.into()));
             let text = "SSL_do_handshake() failed (SSL: wrong version number)";
-            arrival.line(handshake::DOING, Level::Info, format_args!("{text}"));
+            arrival.line(handshake::ACTION, Level::Info, format_args!("{text}"));
             return Err(500);
         }
         Accepted::Over => return Err(500),

@@ -147,7 +147,7 @@ fn of_hello(e: HelloError) -> TransportError {
 fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
     let hello = wire::tls::parse(message).map_err(of_hello)?;
     let client = CLIENT.with_borrow(Clone::clone).expect("handshakes are worked on for a client");
-    let snapshot = crate::worker::shot_for(&client);
+    let snapshot = crate::worker::snapshot_for(&client);
     let site = snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(&client);
     let refused = |refused: Refused| alert(refused.alert, refused.text);
     let mut asked = Asked::new(&snapshot, site, &client, message, &hello);

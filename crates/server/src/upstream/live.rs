@@ -9,7 +9,7 @@ use super::names;
 use super::servers::{EditError, Servers};
 use crate::log::error::Level;
 use crate::log::{os_error, process_line};
-use crate::resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
+use resolve::{NOT_FOUND, Resolver, ResolverConfig, Service, ServiceError};
 use runtime::{clock, timer};
 use std::collections::HashMap;
 use std::net::SocketAddr;
@@ -169,7 +169,7 @@ impl Host {
         self.take(None, timeout.max(SHORTEST));
     }
 
-    fn complain(&self, service: &str, failed: &[crate::resolve::FailedTarget]) {
+    fn complain(&self, service: &str, failed: &[resolve::FailedTarget]) {
         for target in failed {
             let (name, error) = (String::from_utf8_lossy(&target.name), &target.error);
             let of = &self.name;
@@ -190,7 +190,7 @@ impl Place {
 /// The targets of the best priority, and the others as backups. In the order of addresses: a resolver turns them.
 fn of_service(service: &Service) -> Vec<Place> {
     let best = service.addresses.iter().map(|a| a.priority).min().unwrap_or(0);
-    let place = |a: &crate::resolve::ServiceAddress| Place {
+    let place = |a: &resolve::ServiceAddress| Place {
         address: a.address,
         target: Some(String::from_utf8_lossy(&a.name).into()),
         weight: Some(u32::from(a.weight)),

@@ -6,7 +6,7 @@ use crate::log::error::Level;
 use crate::log_error;
 use crate::request::Request;
 use crate::request::steps::Verdict;
-use crate::resolve::{Counters, Gravity, Resolver, ResolverConfig};
+use resolve::{Counters, Gravity, Resolver, ResolverConfig};
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;

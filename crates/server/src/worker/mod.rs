@@ -44,7 +44,7 @@ pub fn snapshot() -> Rc<ThreadSnapshot> {
 
 /// The snapshot for the next request of a client: that of the canary if its connection was given to it and the canary is still there.
 #[inline]
-pub fn shot_for(client: &Client) -> Rc<ThreadSnapshot> {
+pub fn snapshot_for(client: &Client) -> Rc<ThreadSnapshot> {
     let trial = client.trial.get();
     if trial != 0
         && let Some(snapshot) =
@@ -149,7 +149,7 @@ pub fn is_of_stream(client: &Client) -> bool {
     let is = |snapshot: &ThreadSnapshot| stream_listen_in(snapshot, client).is_some();
     match client.trial.get() {
         0 => SNAPSHOT.with_borrow(|s| s.as_ref().is_some_and(|s| is(s))),
-        _ => is(&shot_for(client)),
+        _ => is(&snapshot_for(client)),
     }
 }
 

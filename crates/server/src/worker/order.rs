@@ -26,6 +26,8 @@ pub enum Order {
         snapshot: Arc<Snapshot>,
         /// All sockets.
         sockets: Vec<ListenSocket>,
+        /// Who is told when it is so.
+        done: std::sync::mpsc::Sender<()>,
     },
     /// Serve a share of new connections (a part of 2^64) with this snapshot, on the sockets there are.
     Try {

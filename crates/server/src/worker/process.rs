@@ -6,14 +6,17 @@ use crate::listen::socket::Listener;
 use crate::snapshot::Snapshot;
 use crate::worker::order::{ListenSocket, Order};
 use std::sync::Arc;
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Receiver, Sender};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
 
 /// How often the control thread looks whether threads have ended.
 const LOOK: Duration = Duration::from_millis(5);
-/// How long a thread may take to do what is waited for before the others go on without it.
+/// How long threads may take to do what is waited for before the others go on without them.
 const STUCK: Duration = Duration::from_millis(500);
+/// The same for a new configuration: whoever has asked for a reload expects the next answer to be of the new one, a thread that a program or a
+/// slow disk keeps busy included.
+const CONFIGURED: Duration = Duration::from_secs(2);
 
 /// Where a thread takes orders.
 type Orders = UnboundedSender<Order>;
@@ -37,15 +40,18 @@ impl Workers {
         Ok(workers)
     }
 
-    /// Hands a snapshot and all sockets to the threads; starts or retires threads when their number changes.
+    /// Hands a snapshot and all sockets to the threads; starts or retires threads when their number changes. Waits until all serve with it, though
+    /// not for a stuck one.
     pub fn configure(&mut self, snapshot: &Arc<Snapshot>, listeners: &[Listener]) -> std::io::Result<()> {
         let count = snapshot.process.threads.max(1);
         let extra = self.threads.split_off(count.min(self.threads.len()));
         self.retired.retain(|t| !t.join.is_finished());
+        let (done, configured) = mpsc::channel();
         for (number, t) in self.threads.iter().enumerate() {
             let sockets = share(snapshot, listeners, number, count);
-            let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), sockets });
+            let _ = t.orders.send(Order::Configure { snapshot: snapshot.clone(), sockets, done: done.clone() });
         }
+        drop(done);
         // Those who stay have the new configuration before they are handed connections.
         for thread in extra {
             let heirs: Vec<Orders> = self.threads.iter().map(|t| t.orders.clone()).collect();
@@ -59,6 +65,7 @@ impl Workers {
             let sockets = share(snapshot, listeners, number, count);
             self.threads.push(thread::start(number, snapshot.clone(), sockets)?);
         }
+        wait_for_all(&configured, CONFIGURED);
         Ok(())
     }
 
@@ -81,16 +88,12 @@ impl Workers {
     }
 
     fn tell_and_wait(&self, order: impl Fn(Sender<()>) -> Order) {
-        let (done, heard) = std::sync::mpsc::channel();
+        let (done, heard) = mpsc::channel();
         for t in &self.threads {
             let _ = t.orders.send(order(done.clone()));
         }
         drop(done);
-        for _ in &self.threads {
-            if heard.recv_timeout(STUCK).is_err() {
-                return;
-            }
-        }
+        wait_for_all(&heard, STUCK);
     }
 
     /// Has all threads write what they hold back for log files, and waits for it, though not for a stuck thread.
@@ -125,6 +128,12 @@ impl Workers {
             let _ = t.join.join();
         }
     }
+}
+
+/// Waits until every thread that was sent the other end has answered, or has ended, at most so long.
+fn wait_for_all(answers: &Receiver<()>, at_most: Duration) {
+    let end = Instant::now() + at_most;
+    while answers.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
 }
 
 /// Ends threads that have not drained in time, and waits for their last log lines, though not for a stuck thread.

@@ -92,7 +92,10 @@ fn run(
         configure(&mut mine, snapshot, sockets);
         while let Some(order) = orders.recv().await {
             match order {
-                Order::Configure { snapshot, sockets } => configure(&mut mine, snapshot, sockets),
+                Order::Configure { snapshot, sockets, done } => {
+                    configure(&mut mine, snapshot, sockets);
+                    let _ = done.send(());
+                }
                 Order::Try { snapshot, share } => try_out(snapshot, share),
                 Order::EndTrial(done) => {
                     end_trial();

@@ -136,7 +136,7 @@ pub enum Event {
 pub struct ConnectionError {
     /// What GOAWAY is to say.
     pub code: ErrorCode,
-    /// For the log, in nginx's words.
+    /// For the log, in nginx's words but for the `peer` ([`crate::said_of`]).
     pub text: String,
 }
 
@@ -167,7 +167,22 @@ pub(super) struct Block {
     pub(super) continuations: u32,
 }
 
-/// One connection.
+/// One connection. Who owns it has the socket and calls, in this order:
+///
+/// ```text
+/// new ─> turn ─> turn ...   until the socket has ended, or an error came and the GOAWAY for it is written
+///
+/// a turn:  begin_turn      where streams are the peer's (server): bounds what one turn may open
+///          next, again     with all that was read and how far it was used; each event is dealt with before the next call, as the header
+///                          block and the spans in the input are valid until then. `note` belongs to the event that was given last.
+///                          Ends with More; or with an error: goaway with its code, and nothing is read any more.
+///                          Input that was used is the caller's to drop.
+///          open (client), send_head, send_data, send_end, reset, goaway, take_more ...
+///                          at any time; nothing of it reads. `sendable` says how much send_data may be given.
+///          output, advance what waits is written to the socket, and what went there is said
+/// ```
+///
+/// A stream is forgotten once both sides have closed it or one has reset it *and* its owner has let it go; until then [`Connection::stream`] finds it.
 #[derive(Debug)]
 pub struct Connection<T> {
     pub(super) config: Config,

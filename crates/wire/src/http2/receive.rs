@@ -80,21 +80,21 @@ impl<T: Default> Connection<T> {
     fn header(&mut self, header: FrameHeader) -> Step {
         if let Some(block) = &self.block {
             if header.kind != kind::CONTINUATION {
-                return protocol("client sent inappropriate frame while CONTINUATION was expected");
+                return protocol("peer sent inappropriate frame while CONTINUATION was expected");
             }
             if header.stream != block.stream {
-                return protocol("client sent CONTINUATION frame with incorrect identifier");
+                return protocol("peer sent CONTINUATION frame with incorrect identifier");
             }
         }
         if header.len > self.config.role.largest_taken() {
-            let text = format!("client sent too large frame of {} bytes", header.len);
+            let text = format!("peer sent too large frame of {} bytes", header.len);
             return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }
         match header.kind {
             kind::DATA => {}
-            kind::PUSH_PROMISE => return protocol("client sent PUSH_PROMISE frame"),
+            kind::PUSH_PROMISE => return protocol("peer sent PUSH_PROMISE frame"),
             kind::CONTINUATION if self.block.is_none() => {
-                return protocol("client sent unexpected CONTINUATION frame");
+                return protocol("peer sent unexpected CONTINUATION frame");
             }
             kind::PRIORITY_UPDATE if self.config.role == Role::Client => {
                 return protocol("server sent PRIORITY_UPDATE frame");
@@ -112,13 +112,13 @@ impl<T: Default> Connection<T> {
             }
         }
         if header.stream == 0 {
-            return protocol("client sent DATA frame with incorrect identifier");
+            return protocol("peer sent DATA frame with incorrect identifier");
         }
         if !header.has(flag::PADDED) {
             return self.data(header, 0, 0);
         }
         if header.len == 0 {
-            return fail(ErrorCode::FRAME_SIZE_ERROR, "client sent padded DATA frame with incorrect length: 0");
+            return fail(ErrorCode::FRAME_SIZE_ERROR, "peer sent padded DATA frame with incorrect length: 0");
         }
         self.reading = Reading::Padded(header);
         Ok(None)
@@ -137,13 +137,13 @@ impl<T: Default> Connection<T> {
             _ => {
                 // A header block, perhaps in one large frame.
                 if header.len > self.largest_block() {
-                    return fail(ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header");
+                    return fail(ErrorCode::ENHANCE_YOUR_CALM, "peer sent too large header");
                 }
                 return Ok(());
             }
         };
         if wrong {
-            let text = format!("client sent {name} frame with incorrect length {}", header.len);
+            let text = format!("peer sent {name} frame with incorrect length {}", header.len);
             return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }
         Ok(())
@@ -154,13 +154,13 @@ impl<T: Default> Connection<T> {
         let FrameHeader { len, stream, .. } = header;
         let end = header.has(flag::END_STREAM);
         if prefix > 0 && padding >= len {
-            let text = format!("client sent padded DATA frame with incorrect length: {len}, padding: {padding}");
+            let text = format!("peer sent padded DATA frame with incorrect length: {len}, padding: {padding}");
             return protocol(text);
         }
         if len as i64 > self.recv_window {
             let window = self.recv_window;
             let text = format!(
-                "client violated connection flow control: received DATA frame length {len}, available window {window}"
+                "peer violated connection flow control: received DATA frame length {len}, available window {window}"
             );
             return fail(ErrorCode::FLOW_CONTROL_ERROR, text);
         }
@@ -181,13 +181,13 @@ impl<T: Default> Connection<T> {
         let s = &mut self.streams[at];
         if len as i64 > s.recv_window {
             let text = format!(
-                "client violated flow control for stream {stream}: received DATA frame length {len}, available window {}",
+                "peer violated flow control for stream {stream}: received DATA frame length {len}, available window {}",
                 s.recv_window
             );
             return Ok(Some(self.stream_error(stream, ErrorCode::FLOW_CONTROL_ERROR, text)));
         }
         if s.remote_closed {
-            let text = format!("client sent DATA frame for half-closed stream {stream}");
+            let text = format!("peer sent DATA frame for half-closed stream {stream}");
             return Ok(Some(self.stream_error(stream, ErrorCode::STREAM_CLOSED, text)));
         }
         s.recv_window -= len as i64;
@@ -200,7 +200,7 @@ impl<T: Default> Connection<T> {
 
     fn data_for_nobody(&mut self, stream: u32) -> Step {
         if self.is_idle(stream) {
-            return protocol(format!("client sent DATA frame for idle stream {stream}"));
+            return protocol(format!("peer sent DATA frame for idle stream {stream}"));
         }
         if !self.was_reset(stream) && !self.goaway_sent {
             self.counters.idle_frame()?;
@@ -252,7 +252,7 @@ impl<T: Default> Connection<T> {
             kind::PING => self.ping(header, payload),
             kind::GOAWAY => {
                 if stream != 0 {
-                    return protocol("client sent GOAWAY frame with incorrect identifier");
+                    return protocol("peer sent GOAWAY frame with incorrect identifier");
                 }
                 self.counters.idle_frame()?;
                 let last = word(payload).unwrap_or(0) & MAX_WINDOW;
@@ -268,18 +268,18 @@ impl<T: Default> Connection<T> {
         let FrameHeader { stream, len, .. } = header;
         let prefix = usize::from(header.has(flag::PADDED)) + if header.has(flag::PRIORITY) { 5 } else { 0 };
         if len < prefix {
-            let text = format!("client sent HEADERS frame with incorrect length {len}");
+            let text = format!("peer sent HEADERS frame with incorrect length {len}");
             return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }
         if len == prefix {
-            let text = "client sent HEADERS frame with empty header block";
+            let text = "peer sent HEADERS frame with empty header block";
             return fail(ErrorCode::FRAME_SIZE_ERROR, text);
         }
         let mut rest = payload;
         if header.has(flag::PADDED) {
             let padding = usize::from(rest[0]);
             if padding > len - prefix {
-                let text = format!("client sent padded HEADERS frame with incorrect length: {len}, padding: {padding}");
+                let text = format!("peer sent padded HEADERS frame with incorrect length: {len}, padding: {padding}");
                 return protocol(text);
             }
             rest = &rest[1..rest.len() - padding];
@@ -288,7 +288,7 @@ impl<T: Default> Connection<T> {
             let depends = word(rest).unwrap_or(0) & MAX_WINDOW;
             rest = &rest[5..];
             if depends == stream {
-                return protocol(format!("client sent HEADERS frame for stream {stream} with incorrect dependency"));
+                return protocol(format!("peer sent HEADERS frame for stream {stream} with incorrect dependency"));
             }
         }
         self.check_head_stream(stream)?;
@@ -304,7 +304,7 @@ impl<T: Default> Connection<T> {
     fn check_head_stream(&mut self, stream: u32) -> Result<(), ConnectionError> {
         let last = self.last_stream;
         let wrong =
-            || protocol(format!("client sent HEADERS frame with incorrect identifier {stream}, the last was {last}"));
+            || protocol(format!("peer sent HEADERS frame with incorrect identifier {stream}, the last was {last}"));
         if stream.is_multiple_of(2) {
             return wrong();
         }
@@ -325,12 +325,12 @@ impl<T: Default> Connection<T> {
 
     fn continuation(&mut self, header: FrameHeader, payload: &[u8], head: &mut HeaderBlock) -> Step {
         let Some(mut block) = self.block.take() else {
-            return protocol("client sent unexpected CONTINUATION frame");
+            return protocol("peer sent unexpected CONTINUATION frame");
         };
         block.continuations += 1;
         block.bytes.extend_from_slice(payload);
         if block.bytes.len() > self.largest_block() || block.continuations > MAX_CONTINUATIONS {
-            return fail(ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header");
+            return fail(ErrorCode::ENHANCE_YOUR_CALM, "peer sent too large header");
         }
         if header.has(flag::END_HEADERS) {
             return self.block(block.stream, block.end, &block.bytes, head);
@@ -372,7 +372,7 @@ impl<T: Default> Connection<T> {
         if end {
             return Some(Event::Trailers { stream });
         }
-        let text = format!("client sent HEADERS frame in the middle of stream {stream}");
+        let text = format!("peer sent HEADERS frame in the middle of stream {stream}");
         Some(self.stream_error(stream, ErrorCode::PROTOCOL_ERROR, text))
     }
 
@@ -392,9 +392,9 @@ impl<T: Default> Connection<T> {
         let refusal = if open >= max as usize {
             format!("concurrent streams exceeded {open}")
         } else if self.new_streams > 2 * max {
-            "client sent too many streams at once".to_owned()
+            "peer sent too many streams at once".to_owned()
         } else if early {
-            "client sent stream with data before settings were acknowledged".to_owned()
+            "peer sent stream with data before settings were acknowledged".to_owned()
         } else {
             self.priorities += i64::from(max);
             let mut s = self.new_stream(stream, T::default());
@@ -405,7 +405,7 @@ impl<T: Default> Connection<T> {
         };
         self.refused += 1;
         if self.refused > max.max(100) {
-            return fail(ErrorCode::NO_ERROR, "client sent too many refused streams");
+            return fail(ErrorCode::NO_ERROR, "peer sent too many refused streams");
         }
         self.send_reset(stream, ErrorCode::REFUSED_STREAM);
         self.note = Some(refusal);
@@ -415,13 +415,13 @@ impl<T: Default> Connection<T> {
     fn priority(&mut self, stream: u32, payload: &[u8]) -> Step {
         self.priorities -= 1;
         if self.priorities <= 0 {
-            return fail(ErrorCode::ENHANCE_YOUR_CALM, "client sent too many PRIORITY frames");
+            return fail(ErrorCode::ENHANCE_YOUR_CALM, "peer sent too many PRIORITY frames");
         }
         if stream == 0 {
-            return protocol("client sent PRIORITY frame with incorrect identifier");
+            return protocol("peer sent PRIORITY frame with incorrect identifier");
         }
         if word(payload).unwrap_or(0) & MAX_WINDOW == stream {
-            return protocol(format!("client sent PRIORITY frame for stream {stream} with incorrect dependency"));
+            return protocol(format!("peer sent PRIORITY frame for stream {stream} with incorrect dependency"));
         }
         self.counters.idle_frame()?;
         Ok(None)
@@ -431,10 +431,10 @@ impl<T: Default> Connection<T> {
     fn priority_update(&mut self, stream: u32, payload: &[u8]) -> Step {
         let prioritized = word(payload).unwrap_or(0) & MAX_WINDOW;
         if stream != 0 {
-            return protocol("client sent PRIORITY_UPDATE frame with incorrect identifier");
+            return protocol("peer sent PRIORITY_UPDATE frame with incorrect identifier");
         }
         if prioritized.is_multiple_of(2) {
-            return protocol(format!("client sent PRIORITY_UPDATE frame for incorrect stream {prioritized}"));
+            return protocol(format!("peer sent PRIORITY_UPDATE frame for incorrect stream {prioritized}"));
         }
         self.counters.idle_frame()?;
         if prioritized <= self.last_stream && self.find(prioritized).is_none() {
@@ -447,10 +447,10 @@ impl<T: Default> Connection<T> {
     fn rst_stream(&mut self, stream: u32, payload: &[u8]) -> Step {
         let code = ErrorCode(word(payload).unwrap_or(0));
         if stream == 0 {
-            return protocol("client sent RST_STREAM frame with incorrect identifier");
+            return protocol("peer sent RST_STREAM frame with incorrect identifier");
         }
         if self.is_idle(stream) {
-            return protocol(format!("client sent RST_STREAM frame for idle stream {stream}"));
+            return protocol(format!("peer sent RST_STREAM frame for idle stream {stream}"));
         }
         let Some(at) = self.find(stream).filter(|&at| !self.streams[at].reset) else {
             // From now on the peer knows that it is over.
@@ -465,12 +465,12 @@ impl<T: Default> Connection<T> {
 
     fn settings(&mut self, header: FrameHeader, payload: &[u8]) -> Step {
         if header.stream != 0 {
-            return protocol("client sent SETTINGS frame with incorrect identifier");
+            return protocol("peer sent SETTINGS frame with incorrect identifier");
         }
         self.counters.idle_frame()?;
         if header.has(flag::ACK) {
             if header.len != 0 {
-                let text = "client sent SETTINGS frame with the ACK flag and nonzero length";
+                let text = "peer sent SETTINGS frame with the ACK flag and nonzero length";
                 return fail(ErrorCode::FRAME_SIZE_ERROR, text);
             }
             self.settings_acked = true;
@@ -481,19 +481,19 @@ impl<T: Default> Connection<T> {
             let value = word(&parameter[2..]).unwrap_or(0);
             match u16::from_be_bytes([parameter[0], parameter[1]]) {
                 setting::INITIAL_WINDOW_SIZE if value > MAX_WINDOW => {
-                    let text = format!("client sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value {value}");
+                    let text = format!("peer sent SETTINGS frame with incorrect INITIAL_WINDOW_SIZE value {value}");
                     return fail(ErrorCode::FLOW_CONTROL_ERROR, text);
                 }
                 setting::INITIAL_WINDOW_SIZE => window = i64::from(value),
                 setting::MAX_FRAME_SIZE if !(DEFAULT_FRAME..=MAX_FRAME).contains(&(value as usize)) => {
-                    return protocol(format!("client sent SETTINGS frame with incorrect MAX_FRAME_SIZE value {value}"));
+                    return protocol(format!("peer sent SETTINGS frame with incorrect MAX_FRAME_SIZE value {value}"));
                 }
                 setting::MAX_FRAME_SIZE => self.peer_frame = value as usize,
                 setting::ENABLE_PUSH if value > 1 => {
-                    return protocol(format!("client sent SETTINGS frame with incorrect ENABLE_PUSH value {value}"));
+                    return protocol(format!("peer sent SETTINGS frame with incorrect ENABLE_PUSH value {value}"));
                 }
                 setting::NO_RFC7540_PRIORITIES if value > 1 => {
-                    let text = format!("client sent SETTINGS frame with incorrect NO_RFC7540_PRIORITIES value {value}");
+                    let text = format!("peer sent SETTINGS frame with incorrect NO_RFC7540_PRIORITIES value {value}");
                     return protocol(text);
                 }
                 setting::HEADER_TABLE_SIZE => self.encoder.allow(value as usize),
@@ -521,7 +521,7 @@ impl<T: Default> Connection<T> {
             }
         }
         if let Some(stream) = overflow {
-            let text = format!("client violated flow control for stream {stream}: SETTINGS made its window too large");
+            let text = format!("peer violated flow control for stream {stream}: SETTINGS made its window too large");
             return Some(self.stream_error(stream, ErrorCode::FLOW_CONTROL_ERROR, text));
         }
         (change > 0).then_some(Event::Window { stream: 0 })
@@ -529,7 +529,7 @@ impl<T: Default> Connection<T> {
 
     fn ping(&mut self, header: FrameHeader, payload: &[u8]) -> Step {
         if header.stream != 0 {
-            return protocol("client sent PING frame with incorrect identifier");
+            return protocol("peer sent PING frame with incorrect identifier");
         }
         self.counters.idle_frame()?;
         if !header.has(flag::ACK) {
@@ -542,10 +542,10 @@ impl<T: Default> Connection<T> {
     fn window_update(&mut self, stream: u32, payload: &[u8]) -> Step {
         let increment = word(payload).unwrap_or(0) & MAX_WINDOW;
         if stream != 0 && self.is_idle(stream) {
-            return protocol(format!("client sent WINDOW_UPDATE frame for idle stream {stream}"));
+            return protocol(format!("peer sent WINDOW_UPDATE frame for idle stream {stream}"));
         }
         if increment == 0 {
-            return protocol("client sent WINDOW_UPDATE frame with incorrect window increment 0");
+            return protocol("peer sent WINDOW_UPDATE frame with incorrect window increment 0");
         }
         self.counters.idle_frame()?;
         if self.counters.is_crumbling() {
@@ -553,7 +553,7 @@ impl<T: Default> Connection<T> {
         }
         let not_allowed = |who: &str, window: i64| {
             format!(
-                "client violated {who}: received WINDOW_UPDATE frame with window increment {increment} \
+                "peer violated {who}: received WINDOW_UPDATE frame with window increment {increment} \
                  not allowed for window {window}"
             )
         };
@@ -590,15 +590,15 @@ impl<T: Default> Connection<T> {
 
 fn hpack_error<V>(error: HpackError) -> Result<V, ConnectionError> {
     let (code, text) = match error {
-        HpackError::Truncated => (ErrorCode::FRAME_SIZE_ERROR, "client sent header block with incorrect length"),
+        HpackError::Truncated => (ErrorCode::FRAME_SIZE_ERROR, "peer sent header block with incorrect length"),
         HpackError::TooLong => {
-            (ErrorCode::COMPRESSION_ERROR, "client sent header block with too long header index value")
+            (ErrorCode::COMPRESSION_ERROR, "peer sent header block with too long header index value")
         }
-        HpackError::BadIndex => (ErrorCode::COMPRESSION_ERROR, "client sent invalid hpack table index"),
-        HpackError::BadHuffman => (ErrorCode::COMPRESSION_ERROR, "client sent invalid encoded header field"),
-        HpackError::BadTableSize => (ErrorCode::COMPRESSION_ERROR, "client sent invalid table size update"),
-        HpackError::FieldTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header field"),
-        HpackError::BlockTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "client sent too large header"),
+        HpackError::BadIndex => (ErrorCode::COMPRESSION_ERROR, "peer sent invalid hpack table index"),
+        HpackError::BadHuffman => (ErrorCode::COMPRESSION_ERROR, "peer sent invalid encoded header field"),
+        HpackError::BadTableSize => (ErrorCode::COMPRESSION_ERROR, "peer sent invalid table size update"),
+        HpackError::FieldTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "peer sent too large header field"),
+        HpackError::BlockTooLarge => (ErrorCode::ENHANCE_YOUR_CALM, "peer sent too large header"),
     };
     fail(code, text)
 }

@@ -69,7 +69,7 @@ impl Reader {
             self.kind = match number {
                 stream::CONTROL => Kind::Control,
                 stream::PUSH => {
-                    return error(ErrorCode::STREAM_CREATION_ERROR, "client attempted to create push stream");
+                    return error(ErrorCode::STREAM_CREATION_ERROR, "peer attempted to create push stream");
                 }
                 stream::ENCODER => Kind::Encoder,
                 stream::DECODER => Kind::Decoder,
@@ -81,10 +81,10 @@ impl Reader {
             Kind::Control => self.frames(input, &mut at)?,
             Kind::Encoder => table.instruct(&input[at..]).map_err(|e| match e {
                 HpackError::FieldTooLarge => {
-                    ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "client sent too large field line")
+                    ConnectionError::new(ErrorCode::EXCESSIVE_LOAD, "peer sent too large field line")
                 }
                 _ => {
-                    let text = "client sent an encoder instruction that is wrong or does not fit";
+                    let text = "peer sent an encoder instruction that is wrong or does not fit";
                     ConnectionError::new(ErrorCode::QPACK_ENCODER_STREAM_ERROR, text)
                 }
             })?,
@@ -126,10 +126,10 @@ impl Reader {
     fn take_priority(&mut self, body: &[u8]) -> Result<(), ConnectionError> {
         let mut at = 0;
         let Some(stream) = varint::read(body, &mut at) else {
-            return error(ErrorCode::FRAME_ERROR, "client sent a PRIORITY_UPDATE frame that is cut short");
+            return error(ErrorCode::FRAME_ERROR, "peer sent a PRIORITY_UPDATE frame that is cut short");
         };
         if !stream.is_multiple_of(4) {
-            return error(ErrorCode::ID_ERROR, "client sent PRIORITY_UPDATE frame for no request");
+            return error(ErrorCode::ID_ERROR, "peer sent PRIORITY_UPDATE frame for no request");
         }
         if let Some(priority) = priority::parse(&body[at..]) {
             self.priorities.retain(|(said, _)| *said != stream);
@@ -145,10 +145,10 @@ impl Reader {
     fn take_number(&mut self, kind: u64, number: u64) -> Result<(), ConnectionError> {
         if kind == kind::MAX_PUSH_ID {
             if self.max_push.replace(number).is_some_and(|before| number < before) {
-                return error(ErrorCode::ID_ERROR, "client sent MAX_PUSH_ID with a smaller number than before");
+                return error(ErrorCode::ID_ERROR, "peer sent MAX_PUSH_ID with a smaller number than before");
             }
         } else if self.goaway.replace(number).is_some_and(|before| number > before) {
-            return error(ErrorCode::ID_ERROR, "client sent GOAWAY with a larger number than before");
+            return error(ErrorCode::ID_ERROR, "peer sent GOAWAY with a larger number than before");
         }
         Ok(())
     }
@@ -160,7 +160,7 @@ impl Reader {
                 (true, _) => byte & 0x80 != 0,
                 (false, 0x40) => byte & 0x3f == 0x3f,
                 (false, _) => {
-                    let text = "client sent a decoder instruction for a table that is not used";
+                    let text = "peer sent a decoder instruction for a table that is not used";
                     return error(ErrorCode::QPACK_DECODER_STREAM_ERROR, text);
                 }
             };
@@ -171,15 +171,15 @@ impl Reader {
     fn begin(&mut self, kind: u64, len: u64) -> Result<(), ConnectionError> {
         match (kind, self.settled) {
             (kind::SETTINGS, false) => self.settled = true,
-            (_, false) => return error(ErrorCode::MISSING_SETTINGS, "client sent no SETTINGS frame first"),
+            (_, false) => return error(ErrorCode::MISSING_SETTINGS, "peer sent no SETTINGS frame first"),
             (kind::SETTINGS | kind::DATA | kind::HEADERS | kind::PUSH_PROMISE, true) => {
-                return error(ErrorCode::FRAME_UNEXPECTED, "client sent an unexpected frame on its control stream");
+                return error(ErrorCode::FRAME_UNEXPECTED, "peer sent an unexpected frame on its control stream");
             }
             (kind::PRIORITY_UPDATE_PUSH, true) => {
-                return error(ErrorCode::ID_ERROR, "client sent PRIORITY_UPDATE frame for a push that is none");
+                return error(ErrorCode::ID_ERROR, "peer sent PRIORITY_UPDATE frame for a push that is none");
             }
             (kind, true) if kind::is_of_http2(kind) => {
-                return error(ErrorCode::FRAME_UNEXPECTED, "client sent a frame of HTTP/2");
+                return error(ErrorCode::FRAME_UNEXPECTED, "peer sent a frame of HTTP/2");
             }
             _ => {
                 self.idle += 1;
@@ -189,7 +189,7 @@ impl Reader {
             }
         }
         if is_read(kind) && len > MAX_FRAME {
-            return error(ErrorCode::EXCESSIVE_LOAD, "client sent a control frame that is too large");
+            return error(ErrorCode::EXCESSIVE_LOAD, "peer sent a control frame that is too large");
         }
         Ok(())
     }
@@ -209,19 +209,19 @@ fn read(kind: u64, body: &[u8]) -> Result<Option<u64>, ConnectionError> {
                 let name = varint::read(body, &mut at);
                 let value = varint::read(body, &mut at);
                 let (Some(name), Some(_)) = (name, value) else {
-                    return error(ErrorCode::FRAME_ERROR, "client sent a SETTINGS frame that is cut short");
+                    return error(ErrorCode::FRAME_ERROR, "peer sent a SETTINGS frame that is cut short");
                 };
                 if setting::is_of_http2(name) || seen.contains(&name) {
-                    return error(ErrorCode::SETTINGS_ERROR, "client sent a forbidden or repeated setting");
+                    return error(ErrorCode::SETTINGS_ERROR, "peer sent a forbidden or repeated setting");
                 }
                 seen.push(name);
             }
             Ok(None)
         }
         kind::CANCEL_PUSH | kind::GOAWAY | kind::MAX_PUSH_ID => match varint::read(body, &mut at) {
-            Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "client cancelled a push that is none"),
+            Some(_) if kind == kind::CANCEL_PUSH => error(ErrorCode::ID_ERROR, "peer cancelled a push that is none"),
             Some(number) if at == body.len() => Ok(Some(number)),
-            _ => error(ErrorCode::FRAME_ERROR, "client sent a control frame of a wrong size"),
+            _ => error(ErrorCode::FRAME_ERROR, "peer sent a control frame of a wrong size"),
         },
         _ => Ok(None),
     }

@@ -53,7 +53,7 @@ impl ErrorCode {
 pub struct ConnectionError {
     /// What the peer is told.
     pub code: ErrorCode,
-    /// What the log says.
+    /// What the log says, of a `peer` ([`crate::said_of`]).
     pub text: Cow<'static, str>,
 }
 

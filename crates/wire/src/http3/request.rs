@@ -140,8 +140,8 @@ impl Reader {
         }
         self.frame = match (kind, self.phase) {
             (kind::DATA, Phase::Body) => Frame::Data(len),
-            (kind::DATA, _) => return Err(unexpected("client sent DATA frame out of order")),
-            (kind::HEADERS, Phase::End) => return Err(unexpected("client sent HEADERS frame out of order")),
+            (kind::DATA, _) => return Err(unexpected("peer sent DATA frame out of order")),
+            (kind::HEADERS, Phase::End) => return Err(unexpected("peer sent HEADERS frame out of order")),
             // What is larger than its fields may be is too large whatever it says.
             (kind::HEADERS, _) if len > limits.block as u64 => {
                 self.phase = Phase::End;
@@ -149,9 +149,9 @@ impl Reader {
             }
             (kind::HEADERS, _) => Frame::Section(len as usize),
             (kind::CANCEL_PUSH | kind::SETTINGS | kind::PUSH_PROMISE | kind::GOAWAY | kind::MAX_PUSH_ID, _) => {
-                return Err(unexpected("client sent a frame on a request stream that does not belong there"));
+                return Err(unexpected("peer sent a frame on a request stream that does not belong there"));
             }
-            (kind, _) if kind::is_of_http2(kind) => return Err(unexpected("client sent a frame of HTTP/2")),
+            (kind, _) if kind::is_of_http2(kind) => return Err(unexpected("peer sent a frame of HTTP/2")),
             _ => Frame::Skipped(len),
         };
         Ok(())
@@ -176,7 +176,7 @@ impl Reader {
                 Ok(Event::HeadTooLarge)
             }
             Err(_) => {
-                let text = "client sent a field section that cannot be decoded";
+                let text = "peer sent a field section that cannot be decoded";
                 Err(ConnectionError::new(ErrorCode::QPACK_DECOMPRESSION_FAILED, text))
             }
         }
@@ -206,6 +206,6 @@ impl Reader {
         if whole {
             return Ok(());
         }
-        Err(ConnectionError::new(ErrorCode::FRAME_ERROR, "client ended a stream within a frame"))
+        Err(ConnectionError::new(ErrorCode::FRAME_ERROR, "peer ended a stream within a frame"))
     }
 }

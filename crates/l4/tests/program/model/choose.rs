@@ -1,4 +1,4 @@
-//! Which real server a new flow gets, and what its packets become. Before: `model`.
+//! Which real server a new flow gets, and what its packets become. From: `model`.
 
 use super::frames::{ACK, Packet, RST, SYN, TCP, UDP, be16, mapped};
 use super::{Entry, Kind, Model, Tuple, Verdict, aimed, other_key, turned};

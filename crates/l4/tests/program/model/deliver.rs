@@ -1,4 +1,4 @@
-//! The way out: addresses changed, or wrapped, or answered. Before: `model`, `choose`.
+//! The way out: addresses changed, or wrapped, or answered. From: `model`, `choose`.
 
 use super::frames::{
     ACK, ETH, FIN, Packet, RST, SYN, TCP, UDP, entropy, ip_header, lose_hop, ones_sum, pseudo, rewrite, too_big, turn,

@@ -1,4 +1,4 @@
-//! ICMP errors: passed on with what they quote changed back; path MTU of tunnels learned. Before: `model`.
+//! ICMP errors: passed on with what they quote changed back; path MTU of tunnels learned. From: `model`.
 
 use super::frames::{Packet, TCP, UDP, be16, ip4, ip6, is_mapped, lose_hop, octets, patch, set_addresses};
 use super::{Entry, Kind, Model, Tuple, Verdict, aimed, turned};

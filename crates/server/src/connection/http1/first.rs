@@ -20,7 +20,7 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
         return begun(http, client, Filled::Read(read));
     }
     let (timeout, mut silence) = {
-        let snapshot = crate::worker::shot_for(client);
+        let snapshot = crate::worker::snapshot_for(client);
         let arrival = Arrival::at_http(&snapshot, client);
         (*snapshot.server(arrival.server).conf.core.client_header_timeout, arrival.silence())
     };
@@ -30,7 +30,7 @@ pub(super) async fn first_bytes(mut http: Box<Http1>, client: &Rc<Client>) -> Op
     let filled = fill_silent(&mut http.incoming, client, &mut silence).await;
     counters::waiting(-1);
     let Some(filled) = filled else {
-        let snapshot = crate::worker::shot_for(client);
+        let snapshot = crate::worker::snapshot_for(client);
         Arrival::at_http(&snapshot, client).line("waiting for request", Level::Info, format_args!("{TOO_SLOW}"));
         return None;
     };

@@ -59,6 +59,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             if r.started_ms == 0 {
                 r.started_ms = clock::wall_ms();
                 counters::request();
+                r.client.requests.set(r.client.requests.get() + 1);
                 let line = if r.flow.pipelined { action::READING_PIPELINED_LINE } else { action::READING_LINE };
                 r.action = line;
             }
@@ -140,7 +141,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             }
         };
         let Downstream::Http1(http) = &mut r.downstream else { unreachable!("heads are read from HTTP/1 sessions") };
-        let began = !http.unread().is_empty();
+        let began = r.started_ms != 0 || !http.unread().is_empty();
         let got = match got {
             Some(got) => got,
             None => {
@@ -153,6 +154,9 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
             Filled::Read(Ok(n)) if n > 0 => {}
             Filled::Read(end) => {
                 ended(r, &parser, end.err());
+                if r.started_ms != 0 {
+                    end_unanswered(r, 400);
+                }
                 return HeadRead::Nothing;
             }
             Filled::Taken if !began => return HeadRead::Nothing,
@@ -191,16 +195,14 @@ async fn fill_watched(http: &mut Http1, client: &Client, watch: &mut Watch) -> O
 
 /// The client closed before its head was whole.
 fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
-    if !r.logs(Level::Info) {
-        return;
-    }
-    let began = matches!(&r.downstream, Downstream::Http1(http) if !http.unread().is_empty());
+    let began = r.started_ms != 0;
     if began {
         keep_line(r, parser.is_line_complete());
     }
     match error {
         // A record that makes no sense is no way to close.
         Some(e) if e.kind() == io::ErrorKind::InvalidData => log_error!(r, Info, "{}", crate::log::read_error("", &e)),
+        _ if !r.logs(Level::Info) => {}
         error if r.action == action::KEPT => {
             let text = error.map_or_else(String::new, |e| format!(" ({})", crate::log::os_error(&e)));
             let client = r.client.remote.borrow();
@@ -215,7 +217,7 @@ fn ended(r: &mut Request, parser: &RequestParser, error: Option<io::Error>) {
 
 /// A connection is over before its client has said anything: the log is told, as of a request.
 pub(super) fn say_over(http: Box<Http1>, client: &Rc<Client>, filled: Filled) {
-    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Downstream::Http1(http));
+    let mut r = pool::take_request(crate::worker::snapshot_for(client), client.clone(), Downstream::Http1(http));
     let snapshot = r.snapshot.clone();
     r.server = head::default_server(&r);
     r.location = snapshot.server(r.server).root;
@@ -248,10 +250,7 @@ fn begins_http2(unread: &[u8], client: &Client) -> Option<bool> {
 /// A head that stays incomplete is not answered; only the log line says 408.
 fn time_out(r: &mut Request, began: bool) -> HeadRead {
     if began {
-        r.answer.headers.status = 408;
-        r.flow.aborted = true;
-        requests::begin(r);
-        end(r);
+        end_unanswered(r, 408);
     }
     if *r.conf().core.reset_timedout_connection
         && let Downstream::Http1(http) = &r.downstream
@@ -259,6 +258,14 @@ fn time_out(r: &mut Request, began: bool) -> HeadRead {
         reset_on_close(&http.incoming.socket);
     }
     HeadRead::Nothing
+}
+
+/// Nothing is said to the client, the log line has this status.
+fn end_unanswered(r: &mut Request, status: u16) {
+    r.answer.headers.status = status;
+    r.flow.aborted = true;
+    requests::begin(r);
+    end(r);
 }
 
 /// Makes the bytes of a refused head part of the request, for the log.

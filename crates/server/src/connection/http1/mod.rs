@@ -185,7 +185,7 @@ pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> 
 
 /// The connection's next request, of which bytes have come.
 fn next(http: Box<Http1>, client: &Rc<Client>) -> New {
-    let mut r = pool::take_request(crate::worker::shot_for(client), client.clone(), Downstream::None);
+    let mut r = pool::take_request(crate::worker::snapshot_for(client), client.clone(), Downstream::None);
     r.flow.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
     r.downstream = Downstream::Http1(http);
     New::Request(r)

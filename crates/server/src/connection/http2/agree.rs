@@ -7,7 +7,7 @@ use wire::http2::PREFACE;
 /// its address stands for.
 /// Where there is TLS, ALPN is the place to agree.
 pub fn is_wanted(client: &Client) -> bool {
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     let site = snapshot.ports[crate::worker::port_of(&snapshot, client.listener)].site(client);
     if site.ssl {
         return false;

@@ -92,15 +92,17 @@ fn send_now(state: &mut State, id: u32, chunk: Chunk<'_>) -> io::Result<u64> {
         }
         let end = n == left && ends;
         state.wire.send_data(id, n as usize, end, n < piece, |out| chunk.cut(done, done + n).copy_to(out))?;
-        count(state, id, n as usize + HEADER);
+        count(state, id, HEADER, n);
         done += n;
     }
     Ok(done)
 }
 
-fn count(state: &mut State, id: u32, n: usize) {
+/// Counts what was sent: bytes of body, and those around them (`ngx_http_v2_data_frame_handler`).
+fn count(state: &mut State, id: u32, around: usize, body: u64) {
     if let Some(s) = state.wire.stream(id) {
-        s.data.sent += n as u64;
+        s.data.sent += around as u64 + body;
+        s.data.header_size += around as u64;
     }
 }
 
@@ -117,7 +119,7 @@ fn send_end(state: &mut State, id: u32) {
             }
         })
     };
-    count(state, id, n);
+    count(state, id, n, 0);
 }
 
 impl State {
@@ -158,7 +160,7 @@ impl State {
             let end = n == waiting && s.data.last && s.data.trailers.is_empty();
             let mut output = std::mem::take(&mut s.data.output);
             let result = self.wire.send_data(id, n as usize, end, n < piece, |out| output.take(n, out));
-            count(self, id, n as usize + HEADER);
+            count(self, id, HEADER, n);
             let Some(s) = self.wire.stream(id) else { return Ok(false) };
             s.data.output = output;
             result?;

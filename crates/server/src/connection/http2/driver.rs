@@ -106,7 +106,7 @@ async fn drive(mut driver: Driver) {
 
 impl Driver {
     fn new(http: &mut Http1, client: Rc<Client>) -> Driver {
-        let snapshot = crate::worker::shot_for(&client);
+        let snapshot = crate::worker::snapshot_for(&client);
         let (server, root) = default_server(&snapshot, &client);
         let conf = &snapshot.location(root).conf.http2;
         let core = &snapshot.server(server).conf.core;
@@ -301,7 +301,7 @@ impl Driver {
             let event = state.wire.next(&input, &mut self.link.at, &mut fields);
             let note = state.wire.note.take();
             if let Some(note) = &note {
-                self.log(Level::Info, note);
+                self.log(Level::Info, &wire::said_of("client", note));
             }
             match event {
                 Ok(Event::More) => break,
@@ -350,7 +350,7 @@ impl Driver {
     }
 
     fn fail(&mut self, error: ConnectionError) {
-        self.log(Level::Info, &error.text);
+        self.log(Level::Info, &wire::said_of("client", &error.text));
         self.session.state.borrow_mut().wire.goaway(error.code);
         self.failed = true;
         self.end_streams();
@@ -370,7 +370,7 @@ impl Driver {
         // Among the idle it stands behind all others from now on.
         self.client.works();
         counters::request();
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let way = Downstream::Http2(Http2Stream { session: self.session.clone(), id });
         let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), arrived);
         self.limit_requests(&snapshot);
@@ -408,7 +408,7 @@ impl Driver {
     }
 
     fn log(&self, level: Level, text: &str) {
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let log = &self.settings(&snapshot).error_log;
         if log.enabled(level) || self.client.debug.get() {
             let remote = self.client.remote.borrow();

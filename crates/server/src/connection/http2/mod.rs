@@ -90,7 +90,7 @@ struct StreamState {
     priority: Option<Priority>,
     /// The request's task.
     task: Option<TaskId>,
-    /// Bytes of frames sent, and how many of them were the head.
+    /// Bytes of frames sent, and how many of them were no body.
     sent: u64,
     header_size: u64,
     /// `http2_chunk_size`

@@ -124,7 +124,9 @@ impl StreamState {
             varint::write(kind::DATA, &mut self.frames);
             varint::write(len, &mut self.frames);
         }
-        self.sent += (self.frames.len() - before) as u64 + len;
+        let around = (self.frames.len() - before) as u64;
+        self.header_size += around;
+        self.sent += around + len;
     }
 
     /// Puts the next piece of the body into a frame, and what follows the body behind it.
@@ -136,6 +138,7 @@ impl StreamState {
         }
         if self.last && self.output.is_empty() {
             self.sent += self.trailers.len() as u64;
+            self.header_size += self.trailers.len() as u64;
             self.frames.append(&mut self.trailers);
         }
         Ok(())

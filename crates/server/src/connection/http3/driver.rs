@@ -100,7 +100,7 @@ pub async fn serve(link: Rc<QuicLink>, connection: Connection, client: Rc<Client
 
 impl Driver {
     fn new(link: Rc<QuicLink>, quic: Connection, client: Rc<Client>) -> Driver {
-        let snapshot = crate::worker::shot_for(&client);
+        let snapshot = crate::worker::snapshot_for(&client);
         let server = snapshot.server(default_server(&snapshot, &client));
         let (number, size) = *server.conf.core.large_client_header_buffers;
         let state = State {
@@ -293,8 +293,9 @@ impl Driver {
 
     /// The client broke the protocol.
     pub(super) fn fail(&mut self, error: &ConnectionError) {
-        self.note(&error.text);
-        self.close(error.code, &error.text);
+        let text = wire::said_of("client", &error.text);
+        self.note(&text);
+        self.close(error.code, &text);
     }
 
     pub(super) fn close(&mut self, why: ErrorCode, text: &str) {

@@ -40,7 +40,7 @@ impl Driver {
         facts.early.set(state.quic.is_handshaking());
         drop(state);
         self.session.hq.set(done.alpn.as_deref() == Some(wire::http3::ALPN_HQ));
-        let snapshot = crate::worker::shot_for(&client);
+        let snapshot = crate::worker::snapshot_for(&client);
         ssl::note(snapshot.server(facts.server), ssl::Event::Handshake);
         if done.kind == Some(HandshakeKind::Resumed) {
             ssl::note(snapshot.server(facts.server), ssl::Event::Reuse);
@@ -97,7 +97,7 @@ pub fn failed(client: &Rc<Client>, reason: &Lost) {
         Lost::ApplicationClosed(_) | Lost::LocallyClosed | Lost::Reset => {}
         _ => log(client, Level::Info, &format!("QUIC handshake failed ({reason})")),
     }
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     crate::status::trial::failed_handshake(snapshot.generation);
     let facts = client.tls.get();
     let server = snapshot.server(facts.map_or_else(|| default_server(&snapshot, client), |facts| facts.server));

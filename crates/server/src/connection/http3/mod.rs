@@ -139,7 +139,7 @@ struct StreamState {
     priority: Option<Priority>,
     /// The request's task.
     task: Option<TaskId>,
-    /// Bytes of frames sent, and how many of them were the head.
+    /// Bytes of frames sent, and how many of them were no body.
     sent: u64,
     header_size: u64,
     /// When a rate limit began to count, ms.
@@ -302,7 +302,7 @@ fn code(code: ErrorCode) -> VarInt {
 
 /// Writes a line about a connection.
 fn log(client: &Rc<Client>, level: Level, text: &str) {
-    let snapshot = crate::worker::shot_for(client);
+    let snapshot = crate::worker::snapshot_for(client);
     let root = snapshot.server(default_server(&snapshot, client)).root;
     let log = &snapshot.location(root).conf.core.error_log;
     if log.enabled(level) || client.debug.get() {

@@ -113,7 +113,7 @@ impl Driver {
             let read = self.session.state.borrow_mut().read_oneway(id);
             if let Err(e) = read {
                 // nginx says no more to the client.
-                self.note(&e.text);
+                self.note(&wire::said_of("client", &e.text));
                 self.close(e.code, "stream error");
                 return Ok(());
             }
@@ -226,7 +226,7 @@ impl Driver {
             s.owned = true;
             s.ended && s.input.is_empty()
         };
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let way = Downstream::Http3(Http3Stream { session: self.session.clone(), id });
         let arrived = Arrived { version, end, len, block };
         let (r, accepted) = fields::open(way, &self.client, snapshot.clone(), &arrived);

@@ -42,7 +42,7 @@ impl Driver {
         self.count_idle(wait == Wait::Idle);
         self.stand(wait);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let snapshot = crate::worker::shot_for(&self.client);
+            let snapshot = crate::worker::snapshot_for(&self.client);
             let server = snapshot.server(default_server(&snapshot, &self.client));
             match wait {
                 Wait::Streams | Wait::Farewell => self.patience.clear(),
@@ -88,7 +88,7 @@ impl Driver {
             return false;
         }
         if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
-            let snapshot = crate::worker::shot_for(&self.client);
+            let snapshot = crate::worker::snapshot_for(&self.client);
             let conf = &snapshot.location(snapshot.server(default_server(&snapshot, &self.client)).root).conf.slow;
             let rule = if is_head { *conf.client_header_min_rate } else { *conf.send_min_rate };
             self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));

@@ -1,4 +1,4 @@
-//! Datagrams of a QUIC socket: each goes to its connection, begins one, or is answered at once. From: the kernel. After:
+//! Datagrams of a QUIC socket: each goes to its connection, begins one, or is answered at once. From: the kernel. To:
 //! `connection::http3`.
 //!
 //! ```text

@@ -42,19 +42,15 @@ pub struct Periodic {
 
 /// A thread begins to serve under a configuration.
 pub fn start(snapshot: &Rc<ThreadSnapshot>) {
-    for snapshot in std::iter::once(snapshot).chain(snapshot.stream.as_ref()) {
-        for periodic in snapshot.main.js.periodic.iter().filter(|p| p.is_here()) {
-            runtime::spawn(live(Rc::downgrade(snapshot), periodic.clone()));
-        }
+    for periodic in snapshot.main.js.periodic.iter().filter(|p| p.is_here()) {
+        runtime::spawn(live(Rc::downgrade(snapshot), periodic.clone()));
     }
 }
 
 /// A thread serves nothing new under it.
 pub fn leave(snapshot: &ThreadSnapshot) {
-    for snapshot in std::iter::once(snapshot).chain(snapshot.stream.as_deref()) {
-        snapshot.kept.get::<Pool>().exiting.set(true);
-        snapshot.kept.get::<Pool>().tasks.borrow().iter().for_each(|task| runtime::wake(*task));
-    }
+    snapshot.kept.get::<Pool>().exiting.set(true);
+    snapshot.kept.get::<Pool>().tasks.borrow().iter().for_each(|task| runtime::wake(*task));
 }
 
 /// Which worker thread this is.

@@ -3,7 +3,6 @@
 
 use super::api::answer;
 use super::current::{self, with};
-use crate::connection::Downstream;
 use crate::request::body::Stored;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::{self, From, Verdict};
@@ -83,7 +82,7 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
     }
     r.flow.subrequests += 1;
     let mode = if call.detached { Mode::Discard } else { Mode::Capture };
-    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::parent(mode));
+    let mut child = Request::new(r.snapshot.clone(), r.client.clone(), r.downstream.child(mode));
     child.copy_shared(r);
     let options = Options { mode, with_body: call.body.is_none(), get: call.method.is_empty() };
     subrequest::prepare(&mut child, r, path, args, &options);

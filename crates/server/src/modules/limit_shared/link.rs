@@ -1,4 +1,4 @@
-//! Tells a Redis what a zone has counted and hears what others have, in beats, on the service thread. After: requests, which note keys. One connection for
+//! Tells a Redis what a zone has counted and hears what others have, in beats, on the service thread. From: requests, which note keys. One connection for
 //! each zone; when it is lost it is made anew.
 
 use super::super::nchan::redis::conf::Redis;

@@ -4,7 +4,6 @@
 use super::api::variables;
 use super::current::request;
 use super::run::{Item, Operation, number};
-use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
@@ -168,7 +167,7 @@ fn begin(r: &mut Request, asked: Asked) -> Result<Running, Fault> {
     }
     log_error!(r, Debug, "lua http subrequest \"{}?{}\"", text_shown(r, path), text_shown(r, args));
     r.flow.subrequests += 1;
-    let session = Downstream::parent(Mode::Whole);
+    let session = r.downstream.child(Mode::Whole);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     if asked.shares || asked.copies {
         child.copy_shared(r);

@@ -1,4 +1,4 @@
-//! The content handler: who comes to a location of channels, and what he gets. After: `publish`, `subscribe`.
+//! The content handler: who comes to a location of channels, and what he gets. To: `publish`, `subscribe`.
 
 use super::feed::Kind;
 use super::{Conf, answer, groups, names, publish, subscribe};

@@ -135,12 +135,12 @@ fn address(channel: &Arc<Channel>) -> usize {
 pub(super) struct Listening {
     /// Its place.
     pub(super) subscription: Subscription,
-    ear: Ear,
+    wakes: Wakes,
 }
 
-/// Who hears of messages.
+/// Who is woken by a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Ear {
+enum Wakes {
     Nobody,
     Task(TaskId),
     Parked(u32),
@@ -149,42 +149,42 @@ enum Ear {
 impl Listening {
     /// Nobody is woken yet: the task that looks first is.
     pub(super) fn new(subscription: Subscription) -> Listening {
-        Listening { subscription, ear: Ear::Nobody }
+        Listening { subscription, wakes: Wakes::Nobody }
     }
 
     /// From now on the running task is woken. It is another one than before when a stream's request gets a task of its own.
     pub(super) fn listen(&mut self) {
-        let ear = Ear::Task(runtime::current());
-        if ear != self.ear && !matches!(self.ear, Ear::Parked(_)) {
-            self.hear_by(ear);
+        let wakes = Wakes::Task(runtime::current());
+        if wakes != self.wakes && !matches!(self.wakes, Wakes::Parked(_)) {
+            self.have_woken(wakes);
         }
     }
 
     /// It is parked, and has this place.
     pub(super) fn settle(&mut self, place: u32) {
-        if self.ear != Ear::Parked(place) {
+        if self.wakes != Wakes::Parked(place) {
             parked::listen_to(name_parked);
-            self.hear_by(Ear::Parked(place));
+            self.have_woken(Wakes::Parked(place));
         }
     }
 
     /// It is parked no longer.
     pub(super) fn unsettle(&mut self) {
         self.leave();
-        self.ear = Ear::Nobody;
+        self.wakes = Wakes::Nobody;
     }
 
-    fn hear_by(&mut self, ear: Ear) {
+    fn have_woken(&mut self, wakes: Wakes) {
         self.leave();
-        self.ear = ear;
+        self.wakes = wakes;
         HUB.with_borrow_mut(|hub| {
             let Some(hub) = hub else { return };
             for channel in self.subscription.channels() {
                 let readers = hub.readers.entry(address(channel)).or_default();
-                match ear {
-                    Ear::Task(task) => drop(readers.tasks.insert(task)),
-                    Ear::Parked(place) => drop(readers.parked.insert(place)),
-                    Ear::Nobody => {}
+                match wakes {
+                    Wakes::Task(task) => drop(readers.tasks.insert(task)),
+                    Wakes::Parked(place) => drop(readers.parked.insert(place)),
+                    Wakes::Nobody => {}
                 }
             }
         });
@@ -201,7 +201,7 @@ impl Listening {
     }
 
     fn leave(&mut self) {
-        if self.ear == Ear::Nobody {
+        if self.wakes == Wakes::Nobody {
             return;
         }
         // The thread's storage may be gone already when a thread ends.
@@ -210,10 +210,10 @@ impl Listening {
             let Some(hub) = hub.as_mut() else { return };
             for channel in self.subscription.channels() {
                 let Entry::Occupied(mut readers) = hub.readers.entry(address(channel)) else { continue };
-                match self.ear {
-                    Ear::Task(task) => drop(readers.get_mut().tasks.remove(&task)),
-                    Ear::Parked(place) => drop(readers.get_mut().parked.remove(&place)),
-                    Ear::Nobody => {}
+                match self.wakes {
+                    Wakes::Task(task) => drop(readers.get_mut().tasks.remove(&task)),
+                    Wakes::Parked(place) => drop(readers.get_mut().parked.remove(&place)),
+                    Wakes::Nobody => {}
                 }
                 if readers.get().tasks.is_empty() && readers.get().parked.is_empty() {
                     readers.remove();

@@ -1,5 +1,5 @@
 //! Subscribers: who may be one, from which message on, and the answers that are made by the request itself: polls, and streams where the
-//! connection is not held. After: `held`.
+//! connection is not held. To: `held`.
 
 use super::feed::{Boundary, Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};

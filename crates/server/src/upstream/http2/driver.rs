@@ -124,13 +124,13 @@ impl Driver {
                 Ok(event) => state.take(event, &self.link.input, &fields),
                 Err(error) => {
                     state.wire.goaway(error.code);
-                    let text = of_upstream(&error.text);
+                    let text = wire::said_of("upstream", &error.text);
                     if state.wire.streams().is_empty() {
                         // No request will say it.
                         let peer = &self.session.life.peer;
                         crate::log::process_line(Level::Error, format_args!("{text}, upstream: \"{peer}\""));
                     }
-                    state.end_all(&Trouble::Invalid(text.into()));
+                    state.end_all(&Trouble::Invalid(text.as_ref().into()));
                     self.failed = true;
                     break;
                 }
@@ -175,14 +175,6 @@ impl Driver {
     }
 }
 
-/// The protocol's complaints are about clients; here the other side is a peer.
-pub(in crate::upstream) fn of_upstream(text: &str) -> String {
-    match text.strip_prefix("client") {
-        Some(rest) => format!("upstream{rest}"),
-        None => text.to_owned(),
-    }
-}
-
 /// RST_STREAM
 fn rejected(code: ErrorCode) -> Trouble {
     let text = format!("upstream rejected request with error {}", code.0).into();
@@ -209,7 +201,7 @@ impl State {
                 let note = self.wire.note.take().filter(|_| ours);
                 let Some(s) = self.wire.stream(stream) else { return };
                 match note {
-                    Some(text) => s.data.fail(Trouble::Invalid(of_upstream(&text).into())),
+                    Some(text) => s.data.fail(Trouble::Invalid(wire::said_of("upstream", &text).as_ref().into())),
                     // The answer is complete: the peer only does not want the rest of the request.
                     None if code == ErrorCode::NO_ERROR && s.data.complete => s.data.wake(),
                     None => s.data.fail(rejected(code)),

@@ -1,7 +1,6 @@
 //! What streams bring: answers, which become text for their requests, and the peer's one-way streams, which are only checked.
 
 use super::{HEADERS, STREAM_WINDOW, State, code};
-use crate::upstream::http2::driver::of_upstream;
 use crate::upstream::http2::head;
 use crate::upstream::streams::Trouble;
 use bytes::Bytes;
@@ -182,7 +181,7 @@ impl State {
                     let kind = self.oneway[place].1.kind;
                     let same = self.oneway.iter().filter(|(_, reader)| reader.kind == kind).count();
                     if known && same > 1 && kind != Kind::Ignored {
-                        let text = "client opened a second stream of a kind";
+                        let text = "upstream opened a second stream of a kind";
                         return Err(ConnectionError::new(ErrorCode::STREAM_CREATION_ERROR, text));
                     }
                     if let Some(first) = self.oneway[place].1.goaway {
@@ -194,7 +193,7 @@ impl State {
                     return Ok(());
                 }
                 Got::End | Got::Reset(_) => {
-                    let text = "client closed a stream that the connection needs";
+                    let text = "upstream closed a stream that the connection needs";
                     return Err(ConnectionError::new(ErrorCode::CLOSED_CRITICAL_STREAM, text));
                 }
             }
@@ -213,12 +212,12 @@ impl State {
 
     /// The peer broke the protocol: the connection ends.
     fn fail(&mut self, error: &ConnectionError) {
-        let text = of_upstream(&error.text);
+        let text = wire::said_of("upstream", &error.text);
         if self.streams.is_empty() {
-            self.unsaid.get_or_insert_with(|| text.clone().into());
+            self.unsaid.get_or_insert_with(|| text.as_ref().into());
         }
-        let reason = Bytes::copy_from_slice(error.text.as_bytes());
+        let reason = Bytes::copy_from_slice(text.as_bytes());
         self.quic.close(std::time::Instant::now(), code(error.code), reason);
-        self.end_all(&Trouble::Invalid(text.into()));
+        self.end_all(&Trouble::Invalid(text.as_ref().into()));
     }
 }

@@ -9,9 +9,9 @@ use crate::http2::hpack::{HeaderBlock, HpackError, integer};
 /// What a section came to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Decoded {
-    /// Its fields are there. `referring`: the table was needed, which its peer wants to know.
+    /// Its fields are there.
     Whole {
-        /// See above.
+        /// The table was needed, which its peer wants to know.
         referring: bool,
     },
     /// Entries of the table are missing that are on their way: try again when they have come.

@@ -59,7 +59,7 @@ impl Driver {
         }
         self.count_idle(idle);
         if std::mem::replace(&mut self.wait, wait) != wait {
-            let snapshot = crate::worker::shot_for(&self.client);
+            let snapshot = crate::worker::snapshot_for(&self.client);
             let core = self.settings(&snapshot);
             let header = *snapshot.server(default_server(&snapshot, &self.client).0).conf.core.client_header_timeout;
             match wait {
@@ -221,7 +221,7 @@ impl Driver {
 
     /// Reads what the client still sends, so that it sees our last frames before a reset.
     pub(super) async fn linger(&mut self) {
-        let snapshot = crate::worker::shot_for(&self.client);
+        let snapshot = crate::worker::snapshot_for(&self.client);
         let core = self.settings(&snapshot);
         if *core.lingering_close == Lingering::Off {
             return;

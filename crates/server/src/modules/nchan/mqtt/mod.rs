@@ -1,5 +1,5 @@
 //! MQTT 3.1.1 and 5 on the channels: a topic is the id of a channel in the location's group, so that whoever publishes by HTTP is heard by MQTT and the
-//! other way round. From: `listen ... mqtt` (`connection::mqtt`) or a WebSocket of subprotocol `mqtt`, in a location with `nchan_mqtt`. After: `held`.
+//! other way round. From: `listen ... mqtt` (`connection::mqtt`) or a WebSocket of subprotocol `mqtt`, in a location with `nchan_mqtt`. To: `held`.
 //! Packets are `wire::mqtt`'s; docs/push.md says what is here of a broker.
 
 mod asked;
