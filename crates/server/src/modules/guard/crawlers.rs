@@ -2,8 +2,8 @@
 //! look-up, then one for the name). The names are asked for on the service thread; a request never waits for them, and is judged as any other until they are
 //! known. What a request says of itself only makes that its address is asked about. From and to: `judge`, which finds whom to ask. The table of addresses: `shield::vouched`.
 
-use resolve::{NOT_FOUND, ResolveError, Resolver};
 use conf::{Node, Problem};
+use resolve::{NOT_FOUND, ResolveError, Resolver};
 use runtime::clock;
 use shield::vouched::{Known, Vouched};
 use std::net::IpAddr;
