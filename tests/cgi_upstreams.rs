@@ -289,8 +289,9 @@ fn django_under_uwsgi() {
     .start();
     let socket = format!("127.0.0.1:{}", app.number);
     let environment = environment.canonicalize().expect("it is there");
-    uwsgi.current_dir(server.dir()).arg("--virtualenv").arg(environment);
-    uwsgi.args(["--plugin", "python3", "--need-app", "--socket", &socket, "--module", "app"]);
+    // Options of the plugin come after it.
+    uwsgi.current_dir(server.dir()).args(["--plugin", "python3", "--virtualenv"]).arg(environment);
+    uwsgi.args(["--need-app", "--socket", &socket, "--module", "app"]);
     let _uwsgi = Beside(uwsgi.spawn().expect("it starts"));
     assert!(wait(|| TcpStream::connect(&socket).is_ok()));
     let mut client = server.connect();
