@@ -31,8 +31,8 @@ setup-peers:
 	@.ci/setup peers || echo "setup: going on without nginx, haproxy or wrk: what compares with them is left out" >&2
 	@[ -d tests/browser/node_modules ] || npm ci --silent --no-audit --no-fund --prefix tests/browser \
 		|| echo "setup: going on without playwright-core: the dashboard is not looked at" >&2
-	@[ -x tests/.venv/bin/schemathesis ] || { python3 -m venv tests/.venv && tests/.venv/bin/pip install --quiet -r tests/requirements.txt; } \
-		|| echo "setup: going on without schemathesis: the API is not held against its document" >&2
+	@{ [ -x tests/.venv/bin/schemathesis ] && [ -x tests/.venv/bin/django-admin ]; } || { python3 -m venv tests/.venv && tests/.venv/bin/python3 -m pip install --quiet -r tests/requirements.txt; } \
+		|| echo "setup: going on without programs of PyPI (tests/requirements.txt): what asks them is left out" >&2
 
 build: setup-build ## the release binary
 	@$(CARGO) build --release --locked -p ironweir

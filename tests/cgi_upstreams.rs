@@ -153,6 +153,31 @@ fn too_many_uwsgi_parameters_are_an_error_of_the_request() {
     assert!(server.error_log().contains("do not fit into one packet"));
 }
 
+/// A status of the 1xx kind ends no answer (RFC 9110 section 15.2): the client would take what comes next for it.
+#[test]
+fn a_final_status_is_no_interim_one() {
+    let answers = ["Status: 101 S", "Status: 100", "Status: 103 Early Hints", "Status: 1000 x", "HTTP/1.1 101 S"];
+    for answer in answers {
+        let answer = format!("{answer}\r\nConnection: upgrade\r\nUpgrade: x\r\n\r\nbody");
+        let of = answer.clone();
+        let (scgi, _asked) = application(read_scgi, move |_| of.clone().into_bytes());
+        let of = answer.clone();
+        let (uwsgi, _asked) = application(read_uwsgi, move |_| of.clone().into_bytes());
+        let server = Site::server(
+            "location /scgi { scgi_pass 127.0.0.1:@SCGI@; scgi_param CONTENT_LENGTH 0; }
+             location /uwsgi { uwsgi_pass 127.0.0.1:@UWSGI@; } location /ok { return 200 ok; }",
+        )
+        .set("SCGI", scgi)
+        .set("UWSGI", uwsgi)
+        .start();
+        let mut client = server.connect();
+        for target in ["/scgi", "/uwsgi"] {
+            assert_eq!(client.get(target).status, 502, "{target}: {answer}");
+            assert_eq!(client.get("/ok").text(), "ok");
+        }
+    }
+}
+
 #[test]
 fn scgi_headers_and_bodies() {
     let (port, asked) =
@@ -235,6 +260,63 @@ fn a_real_application_under_uwsgi() {
     let mut client = server.connect();
     client.send(format!("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 300000\r\n\r\n{}", "x".repeat(300_000)));
     assert_eq!(client.response().text(), "POST 300000");
+}
+
+/// PyPI's Django under Debian's uwsgi: what most sites behind `uwsgi_pass` are.
+#[test]
+fn django_under_uwsgi() {
+    const APP: &str = include_str!("django_app.py");
+    const BOUNDARY: &str = "between-the-parts";
+    let environment = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/.venv");
+    let Some(mut uwsgi) = program("uwsgi") else { return };
+    if !environment.join("bin/django-admin").exists() {
+        return println!("Django is not in tests/.venv (make setup): left out");
+    }
+    let app = Port::reserve();
+    let server = Site::server(
+        "location / {
+            uwsgi_pass 127.0.0.1:@APP@;
+            uwsgi_param QUERY_STRING $query_string; uwsgi_param REQUEST_METHOD $request_method;
+            uwsgi_param CONTENT_TYPE $content_type; uwsgi_param CONTENT_LENGTH $content_length;
+            uwsgi_param REQUEST_URI $request_uri; uwsgi_param PATH_INFO $document_uri;
+            uwsgi_param SERVER_PROTOCOL $server_protocol; uwsgi_param REQUEST_SCHEME $scheme;
+            uwsgi_param REMOTE_ADDR $remote_addr; uwsgi_param REMOTE_PORT $remote_port;
+            uwsgi_param SERVER_PORT $server_port; uwsgi_param SERVER_NAME $server_name;
+        }",
+    )
+    .set("APP", app.number)
+    .file("app.py", APP)
+    .start();
+    let socket = format!("127.0.0.1:{}", app.number);
+    let environment = environment.canonicalize().expect("it is there");
+    // Options of the plugin come after it.
+    uwsgi.current_dir(server.dir()).args(["--plugin", "python3", "--virtualenv"]).arg(environment);
+    uwsgi.args(["--need-app", "--socket", &socket, "--module", "app"]);
+    let _uwsgi = Beside(uwsgi.spawn().expect("it starts"));
+    assert!(wait(|| TcpStream::connect(&socket).is_ok()));
+    let mut client = server.connect();
+    let first = client.send("GET /count/ HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
+    assert_eq!((first.status, first.text().as_str()), (200, "1 of localhost"), "{}", server.error_log());
+    let cookie = first.header("Set-Cookie").and_then(|line| line.split(';').next()).expect("a session").to_owned();
+    let second = client.send(format!("GET /count/ HTTP/1.1\r\nHost: localhost\r\nCookie: {cookie}\r\n\r\n")).response();
+    assert_eq!(second.text(), "2 of localhost");
+    let moved = client.send("GET /count?a=b HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
+    assert_eq!((moved.status, moved.header("Location")), (301, Some("/count/?a=b")));
+    let refused = client.send("POST /count/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n").response();
+    assert_eq!(refused.status, 403, "a form without its token");
+    let form = format!(
+        "--{BOUNDARY}\r\nContent-Disposition: form-data; name=\"file\"; filename=\"a.bin\"\r\n\r\n{}\r\n--{BOUNDARY}--\r\n",
+        "x".repeat(300_000)
+    );
+    let upload = client.send(format!(
+        "POST /upload/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary={BOUNDARY}\r\n\
+         Content-Length: {}\r\n\r\n{form}",
+        form.len()
+    ));
+    assert_eq!(upload.response().text(), "a.bin 300000");
+    let pieces = client.send("GET /pieces/ HTTP/1.1\r\nHost: localhost\r\n\r\n").response();
+    assert_eq!(pieces.text(), "0123456789".repeat(20_000));
+    assert_eq!(client.send("GET /none/ HTTP/1.1\r\nHost: localhost\r\n\r\n").response().status, 404);
 }
 
 /// Debian's memcached.

@@ -1,6 +1,6 @@
 //! `ssi`, `add_before_body`, `add_after_body`, `sub_filter`: answers with other answers or other words in them.
 
-use crate::harness::{Backend, Reply, Server, Site};
+use crate::harness::{Backend, Reply, Server, Site, wait};
 use std::sync::{Arc, Barrier};
 
 fn ask(server: &Server, target: &str) -> String {
@@ -113,6 +113,58 @@ fn includes_wait_for_one_lock_together() {
     .start();
     assert_eq!(ask(&server, "/page"), "cached,".repeat(8));
     assert_eq!(backend.seen().len(), 1);
+}
+
+/// A page that includes others without end costs little memory, others are served beside it, and it ends with its client.
+#[test]
+fn endless_includes_are_bounded_and_end_with_their_client() {
+    const MOST_KB: usize = 60_000;
+    const LEAVES: usize = 1_500;
+    let server = Site::http(
+        "log_subrequest on; access_log off;
+        server {
+            listen 127.0.0.1:@PORT@; ssi on; default_type text/html;
+            location /ok { ssi off; return 200 ok; }
+            location /leaf { ssi off; access_log logs/leaves.log; return 200 leaf; }
+        }",
+    )
+    .file("html/0", "<!--#include virtual=\"/1\" -->".repeat(40))
+    .file("html/1", "<!--#include virtual=\"/2\" -->".repeat(40))
+    .file("html/2", "<!--#include virtual=\"/3\" -->".repeat(40))
+    .file("html/3", "<!--#include virtual=\"/leaf\" -->".repeat(40))
+    .file("html/fan", "<!--#include virtual=\"/fan\" -->".repeat(2))
+    .start();
+    assert_eq!(server.get("/ok").text(), "ok");
+    let before = server.own_memory_kb();
+    let leaves = || server.read("logs/leaves.log").lines().count();
+    for page in ["/0", "/fan"] {
+        let mut client = server.connect();
+        client.send(format!("GET {page} HTTP/1.1\r\nHost: localhost\r\n\r\n"));
+        let mut turns = 0;
+        assert!(wait(|| {
+            assert_eq!(server.get("/ok").text(), "ok");
+            turns += 1;
+            if page == "/0" { leaves() > LEAVES } else { turns > 100 }
+        }));
+        let grown = server.own_memory_kb().saturating_sub(before);
+        assert!(grown < MOST_KB, "{page}: {grown} kB");
+    }
+    assert!(wait(|| server.error_log().matches("client prematurely closed connection").count() == 2));
+    // What was under way has ended with it.
+    let then = leaves();
+    (0..20).for_each(|_| assert_eq!(server.get("/ok").text(), "ok"));
+    assert!(leaves() - then < 500, "{then} leaves, then {}", leaves());
+}
+
+/// More includes than are under way at once, and than fit into one piece of the page.
+#[test]
+fn a_long_page_of_includes_is_whole() {
+    const COUNT: usize = 4_000;
+    let server =
+        Site::server("ssi on; location / { default_type text/html; } location /ok { ssi off; return 200 ok; }")
+            .file("html/many", "<!--#include virtual=\"/ok\" -->,".repeat(COUNT))
+            .start();
+    assert!(ask(&server, "/many") == "ok,".repeat(COUNT));
 }
 
 /// Large answers that come before their turn wait, and what a subrequest sets is there for those that begin after it.

@@ -65,6 +65,26 @@ fn a_reload_without_the_directory_of_its_logs_is_refused_aloud() {
     server.wait_for("gone/a.log", "GET / ");
 }
 
+/// The master would wait for a reader for ever, and hear nothing.
+#[test]
+fn a_log_that_is_a_fifo_without_a_reader_is_refused() {
+    let server = Site::server("access_log logs/a.log; location / { return 200 before; }").start();
+    assert_eq!(server.get("/").text(), "before");
+    let fifo = server.dir().join("logs/fifo");
+    assert!(Command::new("mkfifo").arg(&fifo).status().unwrap().success());
+    let text = server.read("nginx.conf").replace("logs/a.log", "logs/fifo").replace("before", "after");
+    std::fs::write(server.dir().join("nginx.conf"), text).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", "logs/fifo\" failed (6: ");
+    assert_eq!(server.get("/").text(), "before");
+    let mut reader = std::fs::OpenOptions::new().read(true).write(true).open(&fifo).unwrap();
+    server.signal(Signal::HUP);
+    assert!(wait(|| server.get("/").text() == "after"));
+    let mut line = [0; 16];
+    reader.read_exact(&mut line).unwrap();
+    assert!(line.starts_with(b"127.0.0.1"));
+}
+
 #[test]
 fn a_reload_outlives_the_worker_that_should_take_it() {
     let server = Site::server("location / { return 200 before; }").start();

@@ -64,15 +64,18 @@ fn answers_whose_patterns_give_up_are_not_sent() {
          location /redirect { proxy_redirect ~^(r|a+)+$ /x; proxy_pass http://127.0.0.1:@BACKEND@; }
          location /domain { proxy_cookie_domain ~^(d|a+)+$ x; proxy_pass http://127.0.0.1:@BACKEND@; }
          location /path { proxy_cookie_path ~^(p|a+)+$ /x; proxy_pass http://127.0.0.1:@BACKEND@; }
+         location /subs { subs_filter_types *; subs_filter ^(s|a+)+$ x r; default_type text/html; }
          location /fastcgi { fastcgi_split_path_info ^/fastcgi/(a+)+(!!)$; fastcgi_param X $fastcgi_path_info; fastcgi_pass 127.0.0.1:@BACKEND@; }",
     )
     .set("BACKEND", backend.port)
+    .file("html/subs", &hard)
     .start();
     assert_eq!(server.get("/").text(), "hi");
     let get = |target: &str| format!("GET {target} HTTP/1.1\r\nHost: localhost");
     fails(&server, &get("/redirect"), "\" using \"^(r|a+)+$\"");
     fails(&server, &get("/domain"), "\" using \"^(d|a+)+$\"");
     fails(&server, &get("/path"), "\" using \"^(p|a+)+$\"");
+    fails(&server, &get("/subs"), "\" using \"^(s|a+)+$\"");
     let seen = backend.seen().len();
     fails(&server, &get(&format!("/fastcgi/{hard}!x")), "\" using \"^/fastcgi/(a+)+(!!)$\"");
     assert_eq!(backend.seen().len(), seen);

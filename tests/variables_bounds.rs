@@ -101,6 +101,8 @@ fn what_has_no_value_is_not_used() {
          location = /page { error_page 404 /$m1; return 404; }
          location = /pages { recursive_error_pages on; error_page 500 $m1; return 500; }
          location = /root { root $m1; }
+         location = /sub { default_type text/html; sub_filter text $m1; return 200 \"a text\"; }
+         location = /subs { default_type text/html; subs_filter text $m1; return 200 \"a text\"; }
          location = /if { if ($m1 = x) { return 200 x; } return 200 no; }
          location = /unless { if ($m1 != x) { return 200 x; } return 200 no; }
          location = /rewrite { rewrite ^ /$m1 last; }
@@ -126,6 +128,8 @@ fn what_has_no_value_is_not_used() {
         "/page",
         "/pages",
         "/root",
+        "/sub",
+        "/subs",
         "/if",
         "/unless",
         "/rewrite",

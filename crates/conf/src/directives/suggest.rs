@@ -31,6 +31,36 @@ const INSTEAD: &[(&str, &str, &str)] = &[
     ("tengine", "Tengine", "health_check, least_conn, sticky and resolve"),
 ];
 
+/// Modules of others that the table does not know, by names or by how all their names begin (these end in `_`): the product, and what
+/// serves instead.
+const FAMILIES: &[(&[&str], &str, &str)] = &[
+    (
+        &["SecRulesEnabled", "SecRulesDisabled", "LearningMode", "DeniedUrl", "BasicRule", "CheckRule", "MainRule"],
+        "naxsi",
+        "modsecurity with the Core Rule Set (docs/modsecurity.md)",
+    ),
+    (&["ajp_"], "the AJP module", "proxy_pass to the HTTP connector of the application server"),
+    (&["app_protect_"], "NGINX App Protect", "modsecurity (docs/modsecurity.md) and guard (docs/shield.md)"),
+    (&["auth_digest", "auth_digest_"], "the digest module", "auth_basic over TLS, or auth_request"),
+    (&["auth_gss", "auth_gss_"], "the SPNEGO module", "auth_request with a program that asks Kerberos"),
+    (&["auth_ldap", "auth_ldap_", "ldap_server"], "the LDAP module", "auth_request with a program that asks LDAP"),
+    (&["auth_pam", "auth_pam_"], "the PAM module", "auth_basic, or auth_request with a program that asks PAM"),
+    (&["drizzle_", "postgres_"], "a module for databases", "a program in Lua (docs/lua.md), or the application"),
+    (&["fair"], "the fair balancer", "least_time or least_conn"),
+    (&["opentracing", "opentracing_"], "OpenTracing", "otel_trace"),
+    (&["pagespeed"], "ngx_pagespeed", "brotli, image_filter and sub_filter"),
+    (&["passenger_"], "Phusion Passenger", "the application's own server behind proxy_pass or uwsgi_pass"),
+    (&["push_stream_"], "the push-stream module", "nchan's directives (docs/push.md)"),
+    (&["redis_pass", "redis2_"], "a module for Redis", "a program in Lua (docs/lua.md), or memcached_pass"),
+    (&["replace_filter", "replace_filter_"], "the replace-filter module", "subs_filter"),
+    (&["rtmp"], "nginx-rtmp", "an RTMP server beside; what it writes (HLS, MP4, FLV) is served here"),
+    (&["security_headers", "security_headers_"], "the security-headers module", "add_header and more_set_headers"),
+    (&["set_cookie_flag"], "the cookie-flag module", "proxy_cookie_flags"),
+    (&["slowfs_", "srcache_"], "a module for caches", "proxy_cache and its companions (docs/caching.md)"),
+    (&["testcookie", "testcookie_"], "the testcookie module", "guard (docs/shield.md)"),
+    (&["upload_"], "the upload module", "client_body_in_file_only, and the application"),
+];
+
 /// Modules of nginx that are not built in on purpose, and why.
 const REFUSED: &[(&str, &str)] = &[
     (
@@ -60,6 +90,10 @@ pub(super) fn help(name: &str, current: Contexts, accepts: Accepts<'_>) -> Optio
         if instead.is_empty() {
             return Some(format!("\"{name}\" belongs to {product}, of which it is a part that is not built yet"));
         }
+        return Some(format!("\"{name}\" belongs to {product}, which is not here; what serves instead: {instead}"));
+    }
+    let is_of = |family: &&str| name == *family || (family.ends_with('_') && name.starts_with(family));
+    if let Some((_, product, instead)) = FAMILIES.iter().find(|(names, ..)| names.iter().any(is_of)) {
         return Some(format!("\"{name}\" belongs to {product}, which is not here; what serves instead: {instead}"));
     }
     let taken = all().filter(|known| known.nginx || accepts(known));
@@ -117,6 +151,10 @@ mod tests {
         assert_eq!(help("proxy_pas", Contexts::LOCATION).as_deref(), Some("did you mean \"proxy_pass\"?"));
         assert_eq!(help("worker_process", Contexts::MAIN).as_deref(), Some("did you mean \"worker_processes\"?"));
         assert_eq!(help("nonsense", Contexts::SERVER), None);
+        for name in ["auth_ldap_url", "fair", "passenger_root", "SecRulesEnabled", "upload_pass", "rtmp"] {
+            let said = help(name, Contexts::SERVER).unwrap_or_default();
+            assert!(said.contains("which is not here; what serves instead"), "{name}: {said}");
+        }
         let lua = help("balancer_by_lua_block", Contexts::UPSTREAM).unwrap_or_default();
         assert!(lua.contains("belongs to the Lua module") && lua.contains("not built yet"), "{lua}");
         let lua = help("preread_by_lua_block", Contexts::STREAM).unwrap_or_default();

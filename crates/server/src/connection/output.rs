@@ -74,6 +74,17 @@ impl Output {
         self.queued += (self.bytes.len() - before) as u64;
     }
 
+    /// Takes back what was queued since `queued` was so much; not possible where some of it was written, or is in files.
+    pub fn take_back(&mut self, queued: u64) -> bool {
+        let len = self.queued.saturating_sub(queued);
+        if !self.files.is_empty() || self.written > queued || len > (self.bytes.len() - self.start) as u64 {
+            return false;
+        }
+        self.bytes.truncate(self.bytes.len() - len as usize);
+        self.queued -= len;
+        true
+    }
+
     /// Adds bytes to the queue.
     pub fn push_bytes(&mut self, bytes: &[u8]) {
         self.make_room(bytes.len());

@@ -2,6 +2,7 @@
 //! descriptor number, so a thread never sees a file that is gone. Knows nothing of lines.
 
 use crate::master::sys;
+use rustix::fs::OFlags;
 use std::collections::BTreeMap;
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -91,8 +92,13 @@ impl Moved {
     }
 }
 
+/// A FIFO that nobody reads is an error (ENXIO): the process that opens it, the master, would wait for a reader and hear no signal.
+/// Writing to it waits as ever.
 fn open(path: &Path) -> io::Result<File> {
-    OpenOptions::new().append(true).create(true).mode(MODE).open(path)
+    let without_waiting = OFlags::NONBLOCK.bits() as i32;
+    let file = OpenOptions::new().append(true).create(true).mode(MODE).custom_flags(without_waiting).open(path)?;
+    rustix::fs::fcntl_setfl(&file, OFlags::APPEND)?;
+    Ok(file)
 }
 
 /// The log files of a process, one for each path. A clone is the same registry.

@@ -152,7 +152,8 @@ fn identity(fd: BorrowedFd<'_>) -> Result<(u64, u64), (&'static str, Errno)> {
 }
 
 fn open(path: &[u8]) -> Result<OwnedFd, (&'static str, Errno)> {
-    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC;
+    // No thread waits for whoever is to read a FIFO.
+    let flags = OFlags::WRONLY | OFlags::APPEND | OFlags::CREATE | OFlags::CLOEXEC | OFlags::NONBLOCK;
     rustix::fs::open(path, flags, Mode::from_raw_mode(MODE)).map_err(|e| ("open()", e))
 }
 

@@ -5,11 +5,11 @@ use crate::config::setters;
 use crate::config::types::TypeSet;
 use crate::config::{Directive, http};
 use crate::merged_values;
+use crate::request::Request;
 use crate::request::chunk::Chunk;
 use crate::request::filter::{BodyFilter, Rest};
 use crate::request::include::{self, Include};
 use crate::request::respond::Filtered;
-use crate::request::{Request, Text};
 use std::io;
 use std::sync::Arc;
 
@@ -87,9 +87,8 @@ fn add(r: &mut Request, uri: &[u8], rest: &mut Rest<'_>) -> io::Result<()> {
     if uri.is_empty() {
         return Ok(());
     }
-    let uri = r.text(uri);
     if !include::is_allowed(r, uri) {
         return Err(io::Error::other("the subrequest was refused"));
     }
-    rest.include(r, Include { uri, args: Text::EMPTY, set: None, stub: None })
+    rest.include(r, Include { uri: uri.into(), args: [].into(), set: None, stub: None })
 }

@@ -12,7 +12,7 @@ use crate::request::filter::{BodyFilter, Rest};
 use crate::request::include::{self, Include};
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
-use crate::request::{Request, Text, body, finish, flow, head};
+use crate::request::{Request, Text, body, finish, flow, head, subrequest};
 use crate::{inherited, text};
 use commands::{Command, Kind};
 use conf::value;
@@ -268,11 +268,12 @@ async fn request_body_out(r: &mut Request) -> Result<(), Verdict> {
 async fn include_answer(r: &mut Request, uri: Text, args: Option<Text>) -> Result<(), Verdict> {
     begin(r)?;
     let (uri, own) = finish::split_args(r, uri);
-    if r.get(uri).first() != Some(&b'/') || !include::is_allowed(r, uri) {
+    if r.get(uri).first() != Some(&b'/') || !subrequest::is_allowed(r, uri) {
         log_error!(r, Error, "echo: no subrequest to \"{}\"", String::from_utf8_lossy(r.get(uri)));
         return Err(Verdict::Broken);
     }
-    include::add(r, Include { uri, args: args.unwrap_or(own), set: None, stub: None });
+    let (uri, args) = (r.get(uri).into(), r.get(args.unwrap_or(own)).into());
+    include::add(r, Include { uri, args, set: None, stub: None });
     include::drive(r).await
 }
 

@@ -214,11 +214,10 @@ fn send_part(r: &mut Request, part: &Part) -> Result<(), Verdict> {
     match part {
         Part::Local(bytes) => r.send_body(Chunk::Bytes(bytes), false),
         Part::Request(uri) => {
-            let uri = r.text(uri);
             if !include::is_allowed(r, uri) {
                 return Err(Verdict::Broken);
             }
-            include::add(r, Include { uri, args: Text::EMPTY, set: None, stub: None });
+            include::add(r, Include { uri: uri[..].into(), args: [].into(), set: None, stub: None });
             Ok(())
         }
     }

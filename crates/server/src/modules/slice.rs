@@ -229,7 +229,6 @@ pub async fn drive(r: &mut Request) -> Verdict {
 /// One part: a request like the client's, whose body goes where the client's own goes.
 async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     let range = range_text(r, start, size);
-    r.flow.subrequests = r.flow.subrequests.saturating_add(1);
     let mut child = subrequest::duplicate(r, Downstream::None);
     child.swap_shared(r);
     let Some(mut slice) = r.ctx.slice.take() else { return Err(Verdict::Broken) };

@@ -5,9 +5,9 @@ use super::ssi_parse::Command;
 use crate::config::Subsystem;
 use crate::log_error;
 use crate::modules;
+use crate::request::Request;
 use crate::request::evaluate::MAX_VALUE;
 use crate::request::include::{self, Include};
-use crate::request::{Request, Text};
 use pcre2::bytes::RegexBuilder;
 use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_html, escape_uri};
@@ -203,22 +203,21 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     {
         r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(name, Vec::new());
     }
-    if !include::is_allowed(r, uri) {
+    if !include::is_allowed(r, &uri) {
         return Err(Failed);
     }
     Ok(Outcome::Include { include: Include { uri, args, set, stub }, wait })
 }
 
-fn target_of(r: &mut Request, target: &[u8]) -> Result<(Text, Text), Failed> {
+fn target_of(r: &mut Request, target: &[u8]) -> Result<(Box<[u8]>, Box<[u8]>), Failed> {
     let raw = evaluate(r, target, true)?;
     let mut path = Vec::new();
     let Ok(parts) = wire::http1::target::parse_unsafe_uri(&raw, &mut path) else {
         log_error!(r, Error, "unsafe URI \"{}\" was detected", show(&raw));
         return Err(Failed);
     };
-    let uri = r.text(&path[parts.path.range()]);
-    let args = parts.args.map_or(Text::EMPTY, |a| r.text(&raw[a.range()]));
-    Ok((uri, args))
+    let args = parts.args.map_or(&b""[..], |a| &raw[a.range()]);
+    Ok((path[parts.path.range()].into(), args.into()))
 }
 
 fn block_named(r: &Request, name: &[u8]) -> Result<Rc<Vec<u8>>, Failed> {

@@ -9,7 +9,7 @@ use crate::merged_values;
 use crate::request::chunk::{Chunk, PIECE};
 use crate::request::filter::{BodyFilter, Held, Rest};
 use crate::request::include::Include;
-use crate::request::respond::Filtered;
+use crate::request::respond::{Filtered, refused};
 use crate::request::{Request, Text};
 use conf::{Node, Problem};
 use std::collections::VecDeque;
@@ -73,6 +73,7 @@ pub fn filter(r: &mut Request) -> Filtered {
         || r.answer.headers.content_length == Some(0)
         || !conf.sub_filter_types.fits(r)
         || r.is_body_unwanted()
+        || r.is_refusal()
     {
         return Filtered::Next;
     }
@@ -184,6 +185,9 @@ impl Sub {
                 Look::Match(place, number) => {
                     out.extend_from_slice(&text[from..place]);
                     let replacement = self.replacement(r, number);
+                    if r.has_fault() {
+                        return Err(refused(r));
+                    }
                     out.extend_from_slice(r.get(replacement));
                     from = place + self.search.strings[number].0.len();
                     at = from;

@@ -12,7 +12,7 @@ use crate::request::chunk::{Chunk, PIECE};
 use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
 use crate::request::include::Include;
-use crate::request::respond::Filtered;
+use crate::request::respond::{Filtered, refused};
 use crate::{inherited, log_error, merged_values};
 use conf::{Node, Problem};
 use memchr::{memchr, memmem};
@@ -108,6 +108,7 @@ pub fn filter(r: &mut Request) -> Filtered {
         || r.answer.headers.content_length == Some(0)
         || !conf.subs_filter_types.fits(r)
         || r.is_body_unwanted()
+        || r.is_refusal()
     {
         return Filtered::Next;
     }
@@ -220,12 +221,14 @@ fn replace(r: &mut Request, pair: &Pair, rule: &mut Rule, line: &[u8], out: &mut
     let (mut from, mut at) = (0, 0);
     while at <= line.len() {
         let found = match (&pair.what, &mut rule.places) {
-            (What::Pattern(pattern), Some(places)) => {
-                let found = pattern
-                    .find_at(line, at, places)
-                    .map_err(|e| io::Error::new(io::ErrorKind::InvalidData, e.to_string()))?;
-                if found { places.get(0) } else { None }
-            }
+            (What::Pattern(pattern), Some(places)) => match pattern.find_at(line, at, places) {
+                Ok(true) => places.get(0),
+                Ok(false) => None,
+                Err(e) => {
+                    log_error!(r, Alert, "{e}");
+                    return Err(refused(r));
+                }
+            },
             (What::Caseless(_), _) => {
                 find_caseless(&line[at..], &rule.text).map(|n| (at + n, at + n + rule.text.len()))
             }
@@ -235,6 +238,9 @@ fn replace(r: &mut Request, pair: &Pair, rule: &mut Rule, line: &[u8], out: &mut
         out.extend_from_slice(&line[from..start]);
         let groups = rule.places.as_ref();
         pair.by.write_with(r, |n| groups.and_then(|g| g.get(n)).map_or(b"", |(a, b)| &line[a..b]), out);
+        if r.has_fault() {
+            return Err(refused(r));
+        }
         from = end;
         // A match of nothing is not found again at its place.
         at = if end == start { end + 1 } else { end };

@@ -155,6 +155,11 @@ impl Request {
         std::mem::take(&mut self.evaluation.fault)
     }
 
+    /// Whether this is the answer in place of one that was refused: what was wrong with that may be wrong with this.
+    pub fn is_refusal(&self) -> bool {
+        self.evaluation.refusals > 0
+    }
+
     /// Whether an answer whose head cannot be sent is to be refused. False: enough were, and this one goes out without what is
     /// wrong with it. Pages of the configuration are asked for once.
     pub(super) fn may_refuse(&mut self) -> bool {

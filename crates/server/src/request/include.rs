@@ -9,9 +9,10 @@
 //! ```
 
 use super::filter::{BodyFilter, Rest};
+use super::lineage::Place;
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
-use super::{MAX_SUBREQUESTS, Request, Text, Values, end, flow};
+use super::{Request, Text, Values, end, flow};
 use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::chunk::{Chunk, PIECE};
@@ -27,9 +28,6 @@ use std::task::Poll;
 
 /// So much may wait for the client before the next piece of the queue is looked at.
 const FLUSH: u64 = 64 * 1024;
-/// Subrequests of one request in all, so that a page cannot ask for endless work (nginx has 65535 less a reserve).
-const MAX_INCLUDES: u16 = 64_000;
-
 /// Includes of one answer that are under way at once.
 const MAX_TOGETHER: usize = 64;
 
@@ -40,10 +38,10 @@ const AT_ONCE: u8 = 6;
 
 /// A subrequest whose answer has a place in another one.
 pub struct Include {
-    /// Its uri.
-    pub uri: Text,
+    /// Its uri. Not among its parent's bytes: each include begins with a copy of those.
+    pub uri: Box<[u8]>,
     /// Its arguments.
-    pub args: Text,
+    pub args: Box<[u8]>,
     /// Its body is a variable's value, and the client sees nothing of it.
     pub set: Option<Box<[u8]>>,
     /// What is sent if it fails or has no body.
@@ -121,13 +119,15 @@ pub fn add(r: &mut Request, include: Include) {
     r.answer.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
 }
 
-/// Whether the request may make another subrequest; logs why not.
-pub fn is_allowed(r: &Request, uri: Text) -> bool {
-    if r.flow.depth < MAX_SUBREQUESTS && r.flow.subrequests < MAX_INCLUDES {
-        return true;
+/// Whether the request may make another subrequest, which is counted then; logs why not.
+pub fn is_allowed(r: &mut Request, uri: &[u8]) -> bool {
+    let why = subrequest::refusal(r);
+    if let Some(why) = why
+        && r.flow.lineage.get_or_insert_default().refuse()
+    {
+        log_error!(r, Error, "{why} while processing \"{}\"", String::from_utf8_lossy(uri));
     }
-    log_error!(r, Error, "subrequests cycle while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
-    false
+    why.is_none()
 }
 
 /// Lets the includes of an answer run and sends what they say and what stands between them, until nothing is left that can be sent now.
@@ -160,6 +160,7 @@ pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
             Some(Piece::End) => behind(r, Chunk::Bytes(b""), true),
             Some(Piece::Include(include)) => {
                 // There were too many before it.
+                turn(r).await;
                 let child = begin(r, include);
                 Box::pin(go_on(r, child)).await?;
                 Ok(())
@@ -190,21 +191,52 @@ fn behind(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
     }
 }
 
-/// Begins the includes that wait, as many as may be under way at once, in their order.
+/// Begins the includes that wait, as many as may be under way at once, in their order. Those under way stand before the others, so
+/// the rest of a long page is not looked at.
 fn begin_waiting(r: &mut Request) {
-    let Some(deferred) = &r.answer.deferred else { return };
-    let under_way = deferred.0.iter().filter(|piece| matches!(piece, Piece::Child(_))).count();
-    let waits = |(at, piece): (usize, &Piece)| matches!(piece, Piece::Include(_)).then_some(at);
-    let waiting: Vec<usize> = deferred.0.iter().enumerate().filter_map(waits).collect();
-    for at in waiting.into_iter().take(MAX_TOGETHER.saturating_sub(under_way)) {
-        let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) else { return };
-        if let Piece::Include(include) = std::mem::replace(slot, Piece::End) {
-            let child = begin(r, include);
-            if let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
-                *slot = Piece::Child(child);
+    let (mut at, mut under_way) = (0, 0);
+    while under_way < MAX_TOGETHER
+        && let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at))
+    {
+        match slot {
+            Piece::Child(_) => under_way += 1,
+            Piece::Include(_) if !r.flow.lineage.as_ref().is_none_or(|lineage| lineage.has_room()) => return,
+            Piece::Include(_) => {
+                if let Piece::Include(include) = std::mem::replace(slot, Piece::End) {
+                    let child = begin(r, include);
+                    if let Some(slot) = r.answer.deferred.as_mut().and_then(|deferred| deferred.0.get_mut(at)) {
+                        *slot = Piece::Child(child);
+                    }
+                }
+                under_way += 1;
             }
+            Piece::Bytes(_) | Piece::File { .. } | Piece::End => {}
         }
+        at += 1;
     }
+}
+
+/// Waits until the include that is next in an answer may be begun: there is room, or what it says is what the client waits for.
+async fn turn(r: &Request) {
+    poll_fn(|_| match &r.flow.lineage {
+        Some(lineage) if !lineage.has_room() && !is_first(r) => {
+            places(r).for_each(|place| place.has_waited.set(true));
+            lineage.wait(runtime::current());
+            Poll::Pending
+        }
+        _ => Poll::Ready(()),
+    })
+    .await;
+}
+
+/// Whether it is the turn of what the request says, and of all it is included in.
+fn is_first(r: &Request) -> bool {
+    places(r).all(|place| place.has_turn.get())
+}
+
+/// Its place in its parent's answer, its parent's own, and so on.
+fn places(r: &Request) -> impl Iterator<Item = &Aside> {
+    std::iter::successors(r.flow.aside.as_deref(), |place| place.above.as_deref())
 }
 
 /// Sends what the include whose turn it is has said; then it has its turn again, until it is over.
@@ -250,6 +282,12 @@ pub struct Aside {
     done: Cell<Option<Box<Request>>>,
     /// Nobody waits for it any more.
     given_up: Cell<bool>,
+    /// Its parent has nothing to send before it.
+    has_turn: Cell<bool>,
+    /// It, or one that it includes, has waited for room: it is to hear when it is first.
+    has_waited: Cell<bool>,
+    /// The parent's own place.
+    above: Option<Rc<Aside>>,
     parent: Cell<TaskId>,
     child: Cell<TaskId>,
 }
@@ -262,8 +300,8 @@ pub struct Child {
     /// The parent's variables when it began, and the length of the parent's arena.
     before: Values,
     base: usize,
-    /// Subrequests that there were.
-    subrequests: u16,
+    /// Among those in memory.
+    _place: Place,
 }
 
 /// What a child has to give.
@@ -302,12 +340,15 @@ impl Aside {
 
 /// Begins an include, and lets it come as far as it does without waiting.
 pub(super) fn begin(r: &mut Request, include: Include) -> Child {
-    r.flow.subrequests += 1;
+    let place = Place::new(r.flow.lineage.get_or_insert_default().clone());
     let aside = Rc::new(Aside {
         held: RefCell::default(),
         waiting: Cell::new(0),
         done: Cell::new(None),
         given_up: Cell::new(false),
+        has_turn: Cell::new(false),
+        has_waited: Cell::new(false),
+        above: r.flow.aside.clone(),
         parent: Cell::new(TaskId::NOBODY),
         child: Cell::new(TaskId::NOBODY),
     });
@@ -318,17 +359,14 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), Downstream::Sub(session));
     child.copy_shared(r);
     let options = Options { mode: Mode::Capture, with_body: true, get: true };
-    subrequest::prepare(&mut child, r, include.uri, include.args, &options);
+    let (uri, args) = (child.text(&include.uri), child.text(&include.args));
+    subrequest::prepare(&mut child, r, uri, args, &options);
+    child.flow.aside = Some(aside.clone());
     (child.answer.limit_rate, child.answer.limit_rate_after) = (Some(0), Some(0));
     child.answer.in_memory = has_filters_behind(r);
     child.answer.stub = include.stub.map(|text| stub(text, r.answer.headers.content_type));
-    let begun = Child {
-        aside: aside.clone(),
-        set: include.set,
-        before: r.known_values(),
-        base: r.arena.mark(),
-        subrequests: r.flow.subrequests,
-    };
+    let begun =
+        Child { aside: aside.clone(), set: include.set, before: r.known_values(), base: r.arena.mark(), _place: place };
     let at_once = r.flow.depth < AT_ONCE;
     let mut work = Box::pin(work(child, aside.clone()));
     let task = poll_fn(move |cx| {
@@ -358,7 +396,13 @@ async fn work(mut r: Box<Request>, aside: Rc<Aside>) {
 /// Waits for what a child whose turn has come has to say. The client may leave meanwhile.
 pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict> {
     let aside = &child.aside;
+    aside.has_turn.set(true);
+    let mut told = false;
     poll_fn(|cx| {
+        if !told && aside.has_waited.get() && is_first(r) {
+            told = true;
+            runtime::wake(aside.child.get());
+        }
         aside.parent.set(runtime::current());
         if aside.waiting.get() > 0 {
             aside.waiting.set(0);
@@ -381,7 +425,6 @@ pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict
 
 /// Takes over what a child that is done has changed.
 pub(super) fn end_child(r: &mut Request, child: &mut Child, mut done: Box<Request>) -> Result<(), Verdict> {
-    r.flow.subrequests = r.flow.subrequests.saturating_add(done.flow.subrequests - child.subrequests);
     r.take_values(&done, &child.before, child.base);
     if let Some(name) = child.set.take()
         && let Downstream::Sub(sub) = std::mem::take(&mut done.downstream)

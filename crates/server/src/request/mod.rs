@@ -14,6 +14,7 @@ pub mod head;
 pub mod headers;
 pub mod held;
 pub mod include;
+pub mod lineage;
 mod parts;
 pub mod pending;
 pub mod phases;

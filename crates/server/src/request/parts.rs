@@ -2,7 +2,10 @@
 //! come on its way through the phases (`Progress`). Each has its own default; a request that is used again begins with it.
 
 use super::headers::{HeadersIn, HeadersOut};
+use super::include::Aside;
+use super::lineage::Lineage;
 use super::{BodyFilter, MAX_URI_CHANGES, Method, Text, Version, include, pending, phases, respond};
+use std::rc::Rc;
 
 /// What a request wants its connection, or its stream, to become.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -206,8 +209,10 @@ pub struct Progress {
     pub pipelined: bool,
     /// Depth below the client's own request, 0 for that itself.
     pub depth: u8,
-    /// How many subrequests were made for the client's request.
-    pub subrequests: u16,
+    /// What the client's request and its subrequests count together, from the first of them on.
+    pub lineage: Option<Rc<Lineage>>,
+    /// Its place in its parent's answer, for an include.
+    pub aside: Option<Rc<Aside>>,
     /// The uri of the parent, for a subrequest.
     pub(super) parent_uri: Option<Text>,
     /// The charset of the answer that a subrequest's becomes a part of.
@@ -233,7 +238,8 @@ impl Default for Progress {
             logged: false,
             pipelined: false,
             depth: 0,
-            subrequests: 0,
+            lineage: None,
+            aside: None,
             parent_uri: None,
             main_charset: None,
         }

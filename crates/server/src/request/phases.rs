@@ -4,7 +4,7 @@
 use super::respond::Refused;
 use super::route::Located;
 pub use super::steps::{Back, Content, From, GoOn, Handler, Phase, Released, Verdict, Waiting, Way, Work};
-use super::{Request, filter, finish, headers::KnownHeader as K, include, pending};
+use super::{Request, filter, finish, headers::KnownHeader as K, include, pending, subrequest};
 use crate::config::complex::Complex;
 use crate::connection::action;
 use crate::log_error;
@@ -118,6 +118,9 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
     let snapshot = r.snapshot.clone();
     if from == From::PostRead {
         run_phase!(r, snapshot, Phase::PostRead);
+    }
+    if r.flow.depth > 0 {
+        subrequest::pace(r).await;
     }
     if from != From::Rewrite {
         r.action = action::NOTHING;

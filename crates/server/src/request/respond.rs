@@ -16,13 +16,19 @@ use crate::request::chunk::Chunk;
 use runtime::clock;
 use std::io;
 
-/// Why a body filter ends an answer whose head is held: this is answered instead.
+/// Why a body filter ends an answer whose head is held, or has not left yet: this is answered instead.
 #[derive(Clone, Debug)]
 pub struct Refused {
     /// The status.
     pub status: u16,
     /// Where the client is sent.
     pub location: Option<Box<[u8]>>,
+}
+
+/// A body filter cannot make its part of the answer, and has logged why: the client is to get 500 as long as it has nothing of it.
+pub fn refused(r: &mut Request) -> io::Error {
+    r.take_fault();
+    io::Error::other(Refused { status: 500, location: None })
 }
 
 impl std::fmt::Display for Refused {
@@ -190,7 +196,7 @@ impl Request {
 
     /// What a body filter has refused is as if it had never been begun. Gives the verdict that answers in its place.
     pub fn instead(&mut self, refused: Refused) -> Verdict {
-        if self.answer.header_sent && !self.answer.head_held {
+        if self.answer.header_sent && !self.answer.head_held && !self.take_head_back() {
             // Its head is out already.
             self.flow.keepalive = false;
             return Verdict::Broken;
@@ -205,6 +211,18 @@ impl Request {
             self.answer.headers.set(K::Location, "Location", to);
         }
         verdict
+    }
+
+    /// Takes the head of an answer back of which the client has nothing yet. Heads of HTTP/2 and 3 are part of their connection's
+    /// state as soon as they are written, and stay.
+    fn take_head_back(&mut self) -> bool {
+        if !self.is_main() || !self.may_refuse() {
+            return false;
+        }
+        match &mut self.downstream {
+            Downstream::Http1(http) => http.output.take_back(http.answer_start),
+            _ => false,
+        }
     }
 
     fn write_head(&mut self) {

@@ -1,11 +1,12 @@
 //! Requests that a request makes for itself: to ask for permission, to copy its traffic, to include other content.
 //! A subrequest works on its parent's bytes and variables, which move over while it runs and back when it is done.
 
-use super::include::{self, Aside};
+use super::include::Aside;
 use super::phases::{self, From, Verdict};
-use super::{Method, Request, Text, end};
+use super::{MAX_SUBREQUESTS, Method, Request, Text, end};
 use crate::config::complex::Complex;
 use crate::connection::Downstream;
+use crate::log_error;
 use crate::request::chunk::Chunk;
 use std::io;
 use std::rc::Rc;
@@ -64,10 +65,9 @@ pub struct Options {
 /// Makes a subrequest and waits for its end. The child is given back with its answer's head; its texts are valid in the
 /// parent. Errors: `subrequests cycle`, as a status.
 pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<Box<Request>, Verdict> {
-    if !include::is_allowed(r, uri) {
+    if !is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
-    r.flow.subrequests += 1;
     let session = r.downstream.child(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     let mut lent = Lent { parent: r, child: &mut child };
@@ -76,7 +76,6 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
     Box::pin(phases::conclude(lent.child, Verdict::Restart(From::ServerRewrite))).await;
     end(lent.child);
     drop(lent);
-    r.flow.subrequests = child.flow.subrequests;
     // nginx has one word for a connection: what a subrequest did last stands in its parent's lines too.
     r.action = child.action;
     r.ctx.limit_req = child.ctx.limit_req;
@@ -84,6 +83,33 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
         child.answer.headers.status = 500;
     }
     Ok(child)
+}
+
+/// Counts another subrequest of the request. Why it may make none.
+pub(super) fn refusal(r: &mut Request) -> Option<&'static str> {
+    let is_too_deep = r.flow.depth >= MAX_SUBREQUESTS;
+    if is_too_deep {
+        return Some("subrequests cycle");
+    }
+    (!r.flow.lineage.get_or_insert_default().ask()).then_some("too many subrequests")
+}
+
+/// Whether the request may make another subrequest, which is counted then; logs why not.
+pub fn is_allowed(r: &mut Request, uri: Text) -> bool {
+    let why = refusal(r);
+    if let Some(why) = why
+        && r.flow.lineage.get_or_insert_default().refuse()
+    {
+        log_error!(r, Error, "{why} while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+    }
+    why.is_none()
+}
+
+/// Lets the thread's other tasks run after some subrequests: a page may ask for thousands that need not wait for anything.
+pub(super) async fn pace(r: &Request) {
+    if r.flow.lineage.as_ref().is_some_and(|lineage| lineage.is_long_since()) {
+        runtime::yield_now().await;
+    }
 }
 
 /// What a subrequest has of its parent, until this is dropped: at its end, or with a request that is given up.
@@ -107,10 +133,9 @@ impl Drop for Lent<'_> {
 
 /// Makes a subrequest that runs on its own, after the parent's answer or beside it. It has copies of everything.
 pub fn spawn(r: &mut Request, uri: Text, args: Text, options: Options) -> Result<(), Verdict> {
-    if !include::is_allowed(r, uri) {
+    if !is_allowed(r, uri) {
         return Err(Verdict::Status(500));
     }
-    r.flow.subrequests += 1;
     let session = r.downstream.child(options.mode);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     child.copy_shared(r);
@@ -140,7 +165,7 @@ pub(crate) fn duplicate(r: &mut Request, session: Downstream) -> Box<Request> {
 /// Makes a new request a subrequest of `r`.
 pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
     child.flow.depth = r.flow.depth + 1;
-    child.flow.subrequests = r.flow.subrequests;
+    child.flow.lineage.clone_from(&r.flow.lineage);
     child.flow.internal = true;
     child.action = r.action;
     child.server = r.server;

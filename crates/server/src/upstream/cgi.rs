@@ -34,7 +34,9 @@ pub(super) fn complete(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Res
         return Ok(());
     };
     let value = line.value.of(bytes);
-    let digits = value.get(..3).filter(|d| d.iter().all(u8::is_ascii_digit));
+    // A fourth digit would go out as it is, and be read as who knows what.
+    let is_longer = value.get(3).is_some_and(u8::is_ascii_digit);
+    let digits = value.get(..3).filter(|d| !is_longer && d.iter().all(u8::is_ascii_digit));
     let code = digits.and_then(|d| std::str::from_utf8(d).ok()?.parse().ok());
     let Some(code) = code else {
         return Err(format!("upstream sent invalid status \"{}\"", String::from_utf8_lossy(value)));

@@ -113,10 +113,6 @@ impl Try<'_> {
     /// Checks a whole head and puts its texts into the arena.
     fn accept(&self, r: &mut Request, head: &mut ResponseHead, bytes: &[u8]) -> Result<(), Failure> {
         let status = match &self.job.protocol {
-            // RFC 9110 section 15.2.2: only who asked for another protocol is told that it is spoken from here on.
-            Protocol::Http1(_) if head.status == 101 && r.head.headers.find(K::Upgrade).is_none() => {
-                Err("upstream switched protocols though nobody asked it to".to_owned())
-            }
             Protocol::Http1(_) | Protocol::Memcached(_) | Protocol::Tunnel => Ok(()),
             Protocol::Http2(_) | Protocol::Http3(_) => {
                 super::http2::head::complete(head);
@@ -128,6 +124,7 @@ impl Try<'_> {
         if head.version == Version::HTTP09 {
             log_error!(r, Error, "upstream sent no valid HTTP/1.0 header");
         }
+        let status = status.and_then(|()| check_final(r, head));
         status.and_then(|()| check(r, head, bytes)).map_err(|text| invalid(r, &text))?;
         r.attempts.head_base = r.arena.mark() as u32;
         r.attempts.head_len = bytes.len() as u32;
@@ -253,6 +250,18 @@ fn too_big(r: &Request) -> Failure {
 fn invalid(r: &Request, text: &str) -> Failure {
     log_error!(r, Error, "{text}");
     Failure::of(next::INVALID_HEADER, true, false)
+}
+
+/// RFC 9110 section 15.2: a status of the 1xx kind ends no answer, whatever protocol it came by; what the client is sent next would
+/// be read as the answer. Only who asked for another protocol is told that it is spoken from here on.
+fn check_final(r: &Request, head: &ResponseHead) -> Result<(), String> {
+    match head.status {
+        101 if r.head.headers.find(K::Upgrade).is_none() => {
+            Err("upstream switched protocols though nobody asked it to".to_owned())
+        }
+        100 | 102..=199 => Err(format!("upstream sent status {} for a final answer", head.status)),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses heads whose framing is ambiguous, and drops repeated headers of which there may be one (nginx's

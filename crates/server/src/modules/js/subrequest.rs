@@ -7,7 +7,7 @@ use crate::request::body::Stored;
 use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::{self, From, Verdict};
 use crate::request::subrequest::{self, Mode, Options};
-use crate::request::{Method, Request, Text, Values, end, include};
+use crate::request::{Method, Request, Text, Values, end};
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Function, Object, Result, Value};
 use ::js::value::OrThrow;
@@ -77,10 +77,9 @@ fn prepare(r: &mut Request, call: Call) -> std::result::Result<Box<Request>, Fau
         (own, args) => [own, b"&", args].concat(),
     };
     let (path, args) = (r.text(path), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
-    if !include::is_allowed(r, path) {
+    if !subrequest::is_allowed(r, path) {
         return Err(Fault::internal("subrequest creation failed"));
     }
-    r.flow.subrequests += 1;
     let mode = if call.detached { Mode::Discard } else { Mode::Capture };
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), r.downstream.child(mode));
     child.copy_shared(r);

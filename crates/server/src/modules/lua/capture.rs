@@ -9,7 +9,7 @@ use crate::request::body::Stored;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{self, From, Verdict};
 use crate::request::subrequest::{self, Mode, Options};
-use crate::request::{Method, Request, Text, end, include};
+use crate::request::{Method, Request, Text, end};
 use ::lua::Fault;
 use ::lua::machine::bytes_of;
 use ::lua::quick;
@@ -161,12 +161,11 @@ fn begin(r: &mut Request, asked: Asked) -> Result<Running, Fault> {
         (None, args) => args.unwrap_or_default(),
     };
     let (path, args) = (r.text(path), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
-    if !include::is_allowed(r, path) {
+    if !subrequest::is_allowed(r, path) {
         log_error!(r, Error, "lua subrequests cycle while processing \"{}\"", text_shown(r, path));
         return Err(Fault("subrequests cycle".to_owned()));
     }
     log_error!(r, Debug, "lua http subrequest \"{}?{}\"", text_shown(r, path), text_shown(r, args));
-    r.flow.subrequests += 1;
     let session = r.downstream.child(Mode::Whole);
     let mut child = Request::new(r.snapshot.clone(), r.client.clone(), session);
     if asked.shares || asked.copies {
