@@ -158,10 +158,15 @@ impl Mqtt {
     }
 
     pub(crate) fn websocket(server: &Server, protocol: &str) -> (Mqtt, u16) {
+        Mqtt::websocket_with(server, protocol, "")
+    }
+
+    /// One whose request has these header lines, too.
+    fn websocket_with(server: &Server, protocol: &str, lines: &str) -> (Mqtt, u16) {
         let mut client = server.connect();
         client.send(format!(
             "GET /mqtt HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Version: 13\r\n\
-             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}\r\n\r\n"
+             Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Protocol: {protocol}\r\n{lines}\r\n"
         ));
         let mut head = String::new();
         while !head.ends_with("\r\n\r\n") {
@@ -549,6 +554,102 @@ fn an_authority_is_asked_about_topics() {
     ws.send(&Connect { user: Some(("u", "pw")), ..Connect::three("w") }.bytes());
     assert_eq!(ws.packet(), (0x20, vec![0, 0]));
     assert_eq!((ws.subscribe("open", 0), ws.subscribe("secret", 0)), (0, 0x80));
+}
+
+/// Who has come as ann by HTTP was bob by the words of his CONNECT, which nobody had checked: he published and heard as bob, and took bob's
+/// session over.
+#[test]
+fn connect_over_websocket_does_not_replace_who_has_come() {
+    // ann:secret, bob:x
+    const ANN: &str = "Authorization: Basic YW5uOnNlY3JldA==\r\n";
+    const BOB: &str = "Authorization: Basic Ym9iOng=\r\n";
+    let broker = broker_of(
+        CONF,
+        "auth_basic a; auth_basic_user_file @DIR@/users; nchan_mqtt_publish up/$remote_user/#; nchan_mqtt_subscribe down/$remote_user;",
+        |site| site.file("users", "ann:{PLAIN}secret\nbob:{PLAIN}x\n"),
+    );
+    let stays = Connect { clean: false, user: Some(("bob", "x")), ..Connect::three("dev") };
+    let mut bob = broker.connect(&stays);
+    assert_eq!(bob.subscribe("down/bob", 1), 1);
+    for user in [("bob", "wrong"), ("bob", "x"), ("ann", "wrong"), ("", "secret")] {
+        let (mut ws, status) = Mqtt::websocket_with(&broker.server, "mqtt", ANN);
+        assert_eq!(status, 101);
+        ws.send(&Connect { user: Some(user), ..stays.clone() }.bytes());
+        assert_eq!(ws.packet(), (0x20, vec![0, 4]), "{user:?}");
+    }
+    bob.is_quiet();
+    // With the same words, or none, it is ann; her session is hers, whatever it is called.
+    for user in [Some(("ann", "secret")), None] {
+        let (mut ws, _) = Mqtt::websocket_with(&broker.server, "mqtt", ANN);
+        ws.send(&Connect { clean: true, user, ..stays.clone() }.bytes());
+        assert_eq!(ws.packet(), (0x20, vec![0, 0]));
+        assert_eq!((ws.subscribe("down/ann", 0), ws.subscribe("down/bob", 0)), (0, 0x80));
+    }
+    bob.is_quiet();
+    // Bob's is bob's, by TCP and by WebSocket, with his name said once or twice.
+    let (mut ws, _) = Mqtt::websocket_with(&broker.server, "mqtt", BOB);
+    ws.send(&Connect { user: None, ..stays }.bytes());
+    assert_eq!(ws.packet(), (0x20, vec![1, 0]));
+    assert!(bob.client.is_closed());
+}
+
+/// A session whose filters its client may not have any more is none that it could go on with.
+#[test]
+fn a_session_does_not_outlive_its_rights() {
+    let rule = |rule: &str| format!("nchan_mqtt_subscribe {rule};");
+    let broker = broker(&rule("secret/# public"));
+    let stays = Connect { clean: false, ..Connect::three("dev") };
+    let mut client = broker.connect(&stays);
+    assert_eq!((client.subscribe("public", 1), client.subscribe("secret/1", 1)), (1, 1));
+    let text = broker.server.read("nginx.conf").replace(&rule("secret/# public"), &rule("public"));
+    std::fs::write(broker.server.dir().join("nginx.conf"), text).unwrap();
+    broker.server.signal(Signal::HUP);
+    let is_refused = || broker.connect(&Connect::three("other")).subscribe("secret/1", 1) == 0x80;
+    assert!(wait(is_refused), "{}", broker.server.error_log());
+    drop(client);
+    drop(Mqtt::connect(broker.mqtt.number, &stays, false));
+}
+
+/// MQTT 3.1.1 section 3.1.2.4: the session is there, whether anything is in it or not.
+#[test]
+fn a_session_without_subscriptions_is_kept() {
+    let broker = broker("");
+    let stays = Connect { clean: false, ..Connect::three("empty") };
+    drop(broker.connect(&stays));
+    drop(Mqtt::connect(broker.mqtt.number, &stays, true));
+    drop(Mqtt::connect(broker.mqtt.number, &Connect::three("empty"), false));
+    drop(Mqtt::connect(broker.mqtt.number, &stays, false));
+}
+
+/// What filters take counted nowhere: ten clients with a thousand deep ones had 300 MB of a store of one.
+#[test]
+fn filters_count_in_the_memory_of_channels() {
+    let conf = format!(
+        "nchan_shared_memory_size 1m; {}",
+        CONF.replacen("@HERE@ }", "@HERE@ } location = /stub { nchan_stub_status; }", 1)
+    );
+    let broker = broker_of(&conf, "", |site| site);
+    let used = || {
+        let page = broker.server.get("/stub").text();
+        let line = page.lines().find_map(|line| line.strip_prefix("shared memory used: ")).unwrap().to_owned();
+        line.strip_suffix('K').unwrap().parse::<usize>().unwrap()
+    };
+    let before = used();
+    let mut client = broker.connect(&Connect::five("many"));
+    let deep = |number: usize| (0..60).map(|level| format!("{number}.{level}/")).collect::<String>() + "+";
+    let refused = (0..200).find(|number| client.subscribe(&deep(*number), 0) == 0x97);
+    assert!(refused.is_some_and(|number| (20..200).contains(&number)), "{refused:?}");
+    let full = used();
+    assert!((500..=1024).contains(&full), "{full}");
+    // Unsubscribing, or going, gives the memory back. Those that are there hear what is theirs.
+    let all: Vec<u8> = (0..10).flat_map(|number| text(&deep(number))).collect();
+    client.send(&packet(0xa2, &[&b"\0\x09\0"[..], &all].concat()));
+    assert_eq!(client.packet(), (0xb0, [&b"\0\x09\0"[..], &[0; 10]].concat()));
+    assert!(used() < full - 50, "{}", used());
+    assert_eq!(broker.post(&deep(15).replace('+', "x"), "m"), 201);
+    assert!(client.message().ends_with(" m"));
+    drop(client);
+    assert!(wait(|| used() <= before + 10), "{before} {}", used());
 }
 
 #[test]

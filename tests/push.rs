@@ -478,6 +478,56 @@ fn others_are_asked_and_told() {
     assert_eq!(all, ["subscriber_enqueue e", "channel_publish e", "channel_publish e", "subscriber_dequeue e"]);
 }
 
+/// nchan passes on all that the authority says: a redirect without its Location led nowhere.
+#[test]
+fn who_is_refused_gets_all_that_the_authority_says() {
+    let backend = Backend::start(|_| {
+        Reply::Keep(
+            b"HTTP/1.1 302 Found\r\nLocation: http://login.example/\r\nSet-Cookie: a=1\r\nSet-Cookie: b=2\r\nX-Why: no\r\n\
+              Access-Control-Allow-Origin: http://other.example\r\nContent-Type: text/html; charset=utf-8\r\nContent-Length: 5\r\n\r\nlogin"
+                .to_vec(),
+        )
+    });
+    let server = Site::server(
+        r"location ~ ^/both/(\w+)$ { nchan_pubsub; nchan_channel_id $1; nchan_authorize_request /ask; }
+        location = /ask { internal; proxy_pass http://127.0.0.1:@BACKEND@; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    for method in ["GET", "POST"] {
+        let answer = ask(&server, method, "/both/a", "Origin: http://a.example\r\n", "x");
+        assert_eq!((answer.status, answer.text().as_str()), (302, "login"));
+        let header = |name: &str| answer.header(name).unwrap_or_default().to_owned();
+        assert_eq!(header("Location"), "http://login.example/");
+        assert_eq!((header("X-Why").as_str(), header("Content-Type").as_str()), ("no", "text/html; charset=utf-8"));
+        let all = |name: &str| answer.headers.iter().filter(|(n, _)| n.eq_ignore_ascii_case(name)).count();
+        assert_eq!((all("Set-Cookie"), all("Content-Length"), all("Access-Control-Allow-Origin")), (2, 1, 1));
+        assert_eq!(header("Access-Control-Allow-Origin"), "http://a.example");
+    }
+}
+
+/// Any client could name a group, which stayed for ever and counted nowhere.
+#[test]
+fn groups_that_clients_name_count_and_are_refused_when_there_is_no_room() {
+    let server = Site::http(
+        r"nchan_shared_memory_size 100k; server { listen 127.0.0.1:@PORT@;
+            location ~ ^/g/(\w+)$ { nchan_pubsub; nchan_channel_id a; nchan_channel_group $1;
+                nchan_channel_group_accounting on; nchan_group_max_channels 5; }
+            location = /stub { nchan_stub_status; } }",
+    )
+    .start();
+    let mut client = server.connect();
+    let status = |client: &mut Client, number: usize| {
+        client.send(request("DELETE", &format!("/g/g{number}"), "", ""));
+        client.response().status
+    };
+    let refused = (0..1000).find(|number| status(&mut client, *number) == 507);
+    assert!(refused.is_some_and(|number| (100..1000).contains(&number)), "{refused:?}");
+    // One that is there is asked about as ever.
+    assert_eq!(status(&mut client, 0), 404);
+    assert!(server.get("/stub").text().contains("\nchannels: 0\n"));
+}
+
 #[test]
 fn reloads_keep_channels_and_their_subscribers() {
     let text = format!(

@@ -15,6 +15,9 @@ use std::sync::{Arc, Mutex, MutexGuard};
 /// [`Channel::latest`] of a channel that was deleted.
 pub(crate) const DELETED: u64 = u64::MAX;
 
+/// No group has changed its filters so often.
+const NO_VERSION: u64 = u64::MAX;
+
 /// A channel. Whoever holds one that was deleted finds out by [`Channel::is_deleted`].
 #[derive(Debug)]
 pub struct Channel {
@@ -107,9 +110,12 @@ impl Channel {
         floor: Id,
         now: i64,
     ) -> Channel {
-        if kind != Kind::Tap {
-            group.channels.fetch_add(1, Ordering::Relaxed);
-            shared.channel_made(name.len());
+        match kind {
+            Kind::Tap => shared.tap_made(name.len()),
+            Kind::Own | Kind::Followed => {
+                group.channels.fetch_add(1, Ordering::Relaxed);
+                shared.channel_made(name.len());
+            }
         }
         Channel {
             name: name.into(),
@@ -312,6 +318,10 @@ impl Channel {
     pub(crate) fn sweep(&self, now: i64) -> Option<Id> {
         let mut state = self.lock();
         self.trim(&mut state, now, None);
+        if !state.taps.is_empty() && state.taps_version != self.group.taps_version.load(Ordering::Acquire) {
+            // Some of them may be held by nobody else. The next message asks for those that are there.
+            (state.taps, state.taps_version) = (Vec::new(), NO_VERSION);
+        }
         let is_idle = state.subscribers == 0 && state.messages.is_empty() && state.touched + state.timeout < now;
         is_idle.then_some(state.last)
     }
@@ -421,6 +431,11 @@ impl Channel {
         self.group.subscribers.fetch_sub(1, Ordering::Relaxed);
         self.shared.subscribers(-1);
         state.remove_reader(mailbox);
+        let is_over = self.kind == Kind::Tap && state.subscribers == 0;
+        drop(state);
+        if is_over {
+            self.group.leave_tap(self);
+        }
     }
 
     /// The first message after an id.
@@ -447,9 +462,12 @@ impl Drop for Channel {
         let bytes: usize = state.messages.iter().map(|m| m.bytes()).sum();
         self.shared.dropped(state.messages.len(), bytes);
         self.group.dropped(state.messages.len(), bytes);
-        if self.kind != Kind::Tap {
-            self.group.channels.fetch_sub(1, Ordering::Relaxed);
-            self.shared.channel_gone(self.name.len());
+        match self.kind {
+            Kind::Tap => self.shared.tap_gone(self.name.len()),
+            Kind::Own | Kind::Followed => {
+                self.group.channels.fetch_sub(1, Ordering::Relaxed);
+                self.shared.channel_gone(self.name.len());
+            }
         }
     }
 }

@@ -2,8 +2,10 @@
 //! are retained.
 
 use crate::channel::Channel;
+use crate::limits::{GROUP_BYTES, GROUP_SECONDS};
 use crate::message::Message;
 use crate::retained::Retained;
+use crate::store::Shared;
 use crate::topics::Topics;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -36,32 +38,65 @@ pub struct Totals {
     pub memory: u64,
 }
 
+/// How long a group's limits stay where nothing else of it does.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Lasting {
+    /// They come with the requests of a location: some time after the last of those, Unix time.
+    Since(i64),
+    /// Somebody has set them.
+    Always,
+}
+
 const NO_PANIC: &str = "nothing panics while it is locked";
 
 /// A group. Counted always; limits hold where `nchan_channel_group_accounting` is on.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Group {
     pub(crate) channels: AtomicU64,
     pub(crate) subscribers: AtomicU64,
     pub(crate) messages: AtomicU64,
     pub(crate) memory: AtomicU64,
-    limits: Mutex<Limits>,
+    limits: Mutex<(Limits, Lasting)>,
     /// Changes with the filters.
     pub(crate) taps_version: AtomicU64,
     /// A lock that is taken under that of a channel, and under which that of a tap is.
     taps: Mutex<Topics<Arc<Channel>>>,
     retained: Mutex<Retained>,
+    /// Bytes of its name.
+    name: usize,
+    /// Where it is billed.
+    shared: Arc<Shared>,
 }
 
 impl Group {
-    /// Its limits.
-    pub fn limits(&self) -> Limits {
-        *self.limits.lock().expect("nothing panics while it is locked")
+    pub(crate) fn new(name: usize, shared: Arc<Shared>) -> Group {
+        shared.changed(group_bytes(name) as isize);
+        Group {
+            channels: AtomicU64::default(),
+            subscribers: AtomicU64::default(),
+            messages: AtomicU64::default(),
+            memory: AtomicU64::default(),
+            limits: Mutex::new((Limits::default(), Lasting::Since(0))),
+            taps_version: AtomicU64::default(),
+            taps: Mutex::default(),
+            retained: Mutex::default(),
+            name,
+            shared,
+        }
     }
 
-    /// Changes its limits by `change`.
-    pub fn set_limits(&self, change: impl FnOnce(&mut Limits)) {
-        change(&mut self.limits.lock().expect("nothing panics while it is locked"));
+    /// Its limits.
+    pub fn limits(&self) -> Limits {
+        self.limits.lock().expect(NO_PANIC).0
+    }
+
+    /// Changes its limits by `change`. What has been set to last lasts.
+    pub fn set_limits(&self, lasting: Lasting, change: impl FnOnce(&mut Limits)) {
+        let mut limits = self.limits.lock().expect(NO_PANIC);
+        change(&mut limits.0);
+        if limits.1 != Lasting::Always {
+            limits.1 = lasting;
+        }
     }
 
     /// What its channels have.
@@ -83,11 +118,29 @@ impl Group {
     ) -> T {
         let mut taps = self.taps.lock().expect(NO_PANIC);
         let is_new = taps.get(filter).is_none();
+        let before = taps.bytes();
         let attached = attach(taps.entry(filter).get_or_insert_with(make));
+        self.shared.changed((taps.bytes() - before) as isize);
         if is_new {
             self.taps_version.fetch_add(1, Release);
         }
         attached
+    }
+
+    /// Whether there is a channel of a filter.
+    pub(crate) fn has_tap(&self, filter: &[u8]) -> bool {
+        self.taps.lock().expect(NO_PANIC).get(filter).is_some()
+    }
+
+    /// Somebody hears a filter's channel no more: it goes if nobody does.
+    pub(crate) fn leave_tap(&self, tap: &Channel) {
+        let mut taps = self.taps.lock().expect(NO_PANIC);
+        let before = taps.bytes();
+        let is_here = taps.get(tap.id()).is_some_and(|here| std::ptr::eq(&**here, tap));
+        if is_here && tap.is_unheard() && taps.remove(tap.id()).is_some() {
+            self.shared.changed(-((before - taps.bytes()) as isize));
+            self.taps_version.fetch_add(1, Release);
+        }
     }
 
     /// Those that hear a channel, and as of which version.
@@ -129,12 +182,18 @@ impl Group {
     /// Lets go of what nobody needs. True: of all.
     pub(crate) fn sweep(&self, now: i64) -> bool {
         let mut taps = self.taps.lock().expect(NO_PANIC);
+        let before = taps.bytes();
         if taps.retain(|tap| !tap.is_unheard()) {
+            self.shared.changed(-((before - taps.bytes()) as isize));
             self.taps_version.fetch_add(1, Release);
         }
         let mut retained = self.retained();
         retained.sweep(now);
-        taps.is_empty() && retained.is_empty() && self.limits() == Limits::default()
+        let is_limited = match *self.limits.lock().expect(NO_PANIC) {
+            (limits, Lasting::Since(at)) => limits != Limits::default() && at + GROUP_SECONDS > now,
+            (limits, Lasting::Always) => limits != Limits::default(),
+        };
+        taps.is_empty() && retained.is_empty() && !is_limited
     }
 
     pub(crate) fn stored(&self, bytes: usize) {
@@ -146,4 +205,15 @@ impl Group {
         self.messages.fetch_sub(count as u64, Relaxed);
         self.memory.fetch_sub(bytes as u64, Relaxed);
     }
+}
+
+impl Drop for Group {
+    fn drop(&mut self) {
+        self.shared.changed(-(group_bytes(self.name) as isize));
+    }
+}
+
+/// What a group with a name of so many bytes costs, for the bill.
+pub(crate) fn group_bytes(name: usize) -> usize {
+    GROUP_BYTES + name
 }

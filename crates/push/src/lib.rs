@@ -20,7 +20,7 @@ mod tests;
 mod topics;
 
 pub use channel::{Channel, Info};
-pub use group::{Group, Limits, Totals};
+pub use group::{Group, Lasting, Limits, Totals};
 pub use id::{BadId, Id, Position};
 pub use journal::{Entry, Journal, Kept};
 pub use leaving::{Heir, Late, Parting, Settling};

@@ -14,6 +14,12 @@ pub const MAX_BUFFER: usize = 1 << 20;
 pub const DEFAULT_MEMORY: usize = 128 * 1024 * 1024;
 /// What a channel costs beside its messages and its name, for the bill.
 pub const CHANNEL_BYTES: usize = 440;
+/// What a level of a filter of topics costs beside its text, for the bill.
+pub const LEVEL_BYTES: usize = 100;
+/// What a group costs beside its name, for the bill.
+pub const GROUP_BYTES: usize = 360;
+/// How long a group of which nothing is there keeps limits that come with requests, s: the next request brings them again.
+pub const GROUP_SECONDS: i64 = 60;
 /// Parts of a store with a lock each: many more than threads.
 pub const PARTS: usize = 64;
 /// A text longer than this is no id: 255 numbers of ten digits, brackets, commas, and a time.

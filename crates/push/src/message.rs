@@ -2,6 +2,7 @@
 
 use crate::id::Id;
 use crate::limits::MAX_META;
+use std::sync::atomic::AtomicU32;
 use std::sync::{Arc, OnceLock};
 use wire::websocket;
 
@@ -63,6 +64,8 @@ pub struct Message {
     eventsource: OnceLock<(Box<[u8]>, u8)>,
     /// A compressed frame of WebSocket.
     deflated: Option<Box<[u8]>>,
+    /// So many keep it beside its channel ([`crate::Store::put_by`]).
+    pub(crate) kept_by: AtomicU32,
 }
 
 /// A message of this type is binary for WebSocket.
@@ -97,6 +100,7 @@ impl Message {
             properties: draft.marks.properties.into(),
             topic: None,
             eventsource: OnceLock::new(),
+            kept_by: AtomicU32::new(0),
             deflated: (!draft.deflated.is_empty()).then(|| {
                 let mut frame = Vec::with_capacity(draft.deflated.len() + websocket::MAX_HEADER);
                 websocket::write_header(opcode | websocket::DEFLATED, draft.deflated.len() as u64, &mut frame);
@@ -116,6 +120,7 @@ impl Message {
             properties: self.properties.clone(),
             topic: Some(topic),
             eventsource: OnceLock::new(),
+            kept_by: AtomicU32::new(0),
             deflated: self.deflated.clone(),
             ..*self
         }

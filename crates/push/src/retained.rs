@@ -23,16 +23,16 @@ impl Retained {
         if message.data().is_empty() {
             return self.remove(id);
         }
-        shared.retained(cost(id, &message) as isize);
+        shared.changed(cost(id, &message) as isize);
         if let Some(before) = self.messages.insert(id.into(), message) {
-            shared.retained(-(cost(id, &before) as isize));
+            shared.changed(-(cost(id, &before) as isize));
         }
     }
 
     /// Lets go of a channel's.
     pub(crate) fn remove(&mut self, id: &[u8]) {
         if let (Some(message), Some(shared)) = (self.messages.remove(id), &self.shared) {
-            shared.retained(-(cost(id, &message) as isize));
+            shared.changed(-(cost(id, &message) as isize));
         }
     }
 
@@ -56,7 +56,7 @@ impl Retained {
         self.messages.retain(|id, message| {
             let stays = !message.is_over(now);
             if !stays {
-                shared.retained(-(cost(id, message) as isize));
+                shared.changed(-(cost(id, message) as isize));
             }
             stays
         });

@@ -1,11 +1,11 @@
 //! All channels of a process.
 
 use crate::channel::{Channel, Info, Kind, Put};
-use crate::group::Group;
+use crate::group::{Group, Lasting, Limits, group_bytes};
 use crate::id::Id;
 use crate::journal::{Kept, Told};
 use crate::leaving::Heir;
-use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, MAX_BUFFER, PARTS};
+use crate::limits::{CHANNEL_BYTES, DEFAULT_MEMORY, LEVEL_BYTES, MAX_BUFFER, PARTS};
 use crate::mailbox::Mailbox;
 use crate::message::{Draft, Message};
 use crate::packed::Packed;
@@ -77,7 +77,7 @@ pub struct Sums {
     pub published: u64,
     /// Messages in buffers.
     pub messages: u64,
-    /// Bytes of messages and channels.
+    /// Bytes of messages, channels, groups, filters, and of what is kept for subscribers that are gone.
     pub memory: u64,
     /// How many bytes those may be.
     pub limit: u64,
@@ -114,8 +114,8 @@ impl Shared {
         self.memory.fetch_sub(bytes, Relaxed);
     }
 
-    /// Bytes of messages that are retained have become more, or fewer.
-    pub(crate) fn retained(&self, bytes: isize) {
+    /// Bytes of what is neither a message of a buffer nor a channel have become more, or fewer.
+    pub(crate) fn changed(&self, bytes: isize) {
         if bytes < 0 {
             self.memory.fetch_sub(bytes.unsigned_abs(), Relaxed);
         } else {
@@ -130,6 +130,15 @@ impl Shared {
 
     pub(crate) fn channel_gone(&self, name: usize) {
         self.channels.fetch_sub(1, Relaxed);
+        self.memory.fetch_sub(CHANNEL_BYTES + 2 * name, Relaxed);
+    }
+
+    /// The same for the channel of a filter, which is none of those that are counted.
+    pub(crate) fn tap_made(&self, name: usize) {
+        self.memory.fetch_add(CHANNEL_BYTES + 2 * name, Relaxed);
+    }
+
+    pub(crate) fn tap_gone(&self, name: usize) {
         self.memory.fetch_sub(CHANNEL_BYTES + 2 * name, Relaxed);
     }
 
@@ -206,7 +215,59 @@ impl Store {
         if let Some(group) = groups.get(name) {
             return group.clone();
         }
-        groups.entry(name.into()).or_default().clone()
+        groups.entry(name.into()).or_insert_with(|| Arc::new(Group::new(name.len(), self.shared.clone()))).clone()
+    }
+
+    /// Changes the limits of a group, which is made where there is none.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn limit_group(&self, name: &[u8], lasting: Lasting, change: impl FnOnce(&mut Limits)) -> Result<(), Refused> {
+        let is_here = self.groups.lock().expect("nothing panics while it is locked").contains_key(name);
+        if !is_here {
+            self.make_room(group_bytes(name.len()), self.shared.second.load(Relaxed))?;
+        }
+        self.group(name).set_limits(lasting, change);
+        Ok(())
+    }
+
+    /// Bills what somebody keeps for a subscriber beside its channels; [`Store::give_back`] is the same backwards.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn take(&self, bytes: usize, now: Now) -> Result<(), Refused> {
+        self.make_room(bytes, now)?;
+        self.bill(bytes);
+        Ok(())
+    }
+
+    /// The same, whatever there is: the caller looks at [`Store::is_over`].
+    pub fn bill(&self, bytes: usize) {
+        self.shared.changed(bytes as isize);
+    }
+
+    /// See [`Store::take`].
+    pub fn give_back(&self, bytes: usize) {
+        self.shared.changed(-(bytes as isize));
+    }
+
+    /// Bills a message that somebody puts by, however many do: it may outlive its buffer. [`Store::let_go`] is the same backwards.
+    pub fn put_by(&self, message: &Message) {
+        if message.kept_by.fetch_add(1, Relaxed) == 0 {
+            self.shared.changed(message.bytes() as isize);
+        }
+    }
+
+    /// See [`Store::put_by`].
+    pub fn let_go(&self, message: &Message) {
+        if message.kept_by.fetch_sub(1, Relaxed) == 1 {
+            self.shared.changed(-(message.bytes() as isize));
+        }
+    }
+
+    /// Whether more is billed than may be: whoever puts messages by is to let go of some.
+    pub fn is_over(&self) -> bool {
+        self.shared.memory.load(Relaxed) > self.limit.load(Relaxed)
     }
 
     /// The channel of a name.
@@ -334,8 +395,11 @@ impl Store {
         now: i64,
         attach: impl FnOnce(&Arc<Channel>) -> Option<Id>,
     ) -> Result<Place, Refused> {
-        self.make_room(CHANNEL_BYTES + 2 * filter.len(), now)?;
         let group = self.group(group_name);
+        if !group.has_tap(filter) {
+            let levels = filter.iter().filter(|b| **b == b'/').count() + 1;
+            self.make_room(CHANNEL_BYTES + 3 * filter.len() + levels * LEVEL_BYTES, now)?;
+        }
         let make = || {
             // Whatever stands before the first slash is the group's.
             let name = [b"/", filter].concat();
@@ -448,6 +512,9 @@ impl Store {
         if number == 0 {
             let mut groups = self.groups.lock().expect("nothing panics while it is locked");
             groups.retain(|_, group| !group.sweep(now) || Arc::strong_count(group) > 1);
+            if groups.capacity() > 64 && groups.len() * 4 < groups.capacity() {
+                groups.shrink_to_fit();
+            }
         }
     }
 

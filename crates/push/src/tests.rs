@@ -158,7 +158,7 @@ fn limits_hold() {
     let store = Store::new();
     let keep = Keep { accounting: true, ..KEEP };
     let group = store.group(b"g");
-    group.set_limits(|l| (l.channels, l.messages, l.subscribers) = (2, 3, 1));
+    group.set_limits(Lasting::Always, |l| (l.channels, l.messages, l.subscribers) = (2, 3, 1));
     for _ in 0..2 {
         store.publish(b"g/a", draft("x"), keep, 1).unwrap();
     }
@@ -345,4 +345,75 @@ fn a_channel_that_is_followed() {
     sub.move_to(&other);
     accept(61, 0);
     assert!(matches!(sub.next(100), Next::Message(_)));
+}
+
+/// What filters cost is billed, and given back with the last who hears by one.
+#[test]
+fn filters_are_billed_and_go_with_who_hears_by_them() {
+    let store = Store::new();
+    let mailbox = Mailbox::new();
+    let other = store.subscribe_filter(b"g", b"x/#", &mailbox, ANY, 5).unwrap();
+    let before = store.sums().memory;
+    let filters: Vec<String> = (0..100).map(|n| format!("a/{n}/+/b/#")).collect();
+    let mut all: Vec<_> =
+        filters.iter().map(|f| store.subscribe_filter(b"g", f.as_bytes(), &mailbox, ANY, 5).unwrap()).collect();
+    let again = store.subscribe_filter(b"g", filters[0].as_bytes(), &mailbox, ANY, 5).unwrap();
+    assert!(store.sums().memory > before + 100 * 3 * 100);
+    say(&store, "g/a/7/c/b/d", "m", 5);
+    assert!(matches!(all[7].next(5), Next::Message(m) if m.data() == b"m"));
+    let used = store.sums().memory;
+    all.clear();
+    // One is still heard by; the channel that knew one of those has no use for it any more.
+    assert!(store.group(b"g").has_filters() && store.sums().memory < used / 2);
+    drop(again);
+    mailbox.take(Waker::noop(), &mut Vec::new());
+    (0..200).for_each(|_| store.sweep(500));
+    assert_eq!(store.sums().memory, before);
+    // No room: who is there stays.
+    store.set_memory(before as usize + 10);
+    assert_eq!(store.subscribe_filter(b"g", b"b/+", &mailbox, ANY, 6).unwrap_err(), Refused::Memory);
+    drop(store.subscribe_filter(b"g", b"x/#", &mailbox, ANY, 6).unwrap());
+    assert!(store.group(b"g").has_filters());
+    drop(other);
+    assert!(!store.group(b"g").has_filters());
+}
+
+/// A group of which nothing is there is forgotten: soon where its limits come with requests, never where somebody has set them.
+#[test]
+fn groups_are_billed_and_forgotten() {
+    let store = Store::new();
+    let sweep = |now| (0..200).for_each(|_| store.sweep(now));
+    let limit = |l: &mut Limits| l.channels = 7;
+    store.limit_group(b"asked", Lasting::Since(100), limit).unwrap();
+    store.limit_group(b"set", Lasting::Always, limit).unwrap();
+    store.limit_group(b"set", Lasting::Since(100), limit).unwrap();
+    let both = store.sums().memory;
+    assert!(both > 0);
+    sweep(130);
+    assert_eq!(store.sums().memory, both);
+    sweep(200);
+    assert_eq!(store.group(b"asked").limits(), Limits::default());
+    assert_eq!(store.group(b"set").limits().channels, 7);
+    sweep(201);
+    assert!(store.sums().memory < both);
+    store.set_memory(0);
+    assert_eq!(store.limit_group(b"more", Lasting::Since(300), limit), Err(Refused::Memory));
+    assert_eq!(store.limit_group(b"set", Lasting::Since(300), limit), Ok(()));
+}
+
+/// However many keep it, it is billed once.
+#[test]
+fn a_message_that_is_put_by_is_billed_once() {
+    let store = Store::new();
+    let mut subscription = hear(&store, &["/a"], &Start::Newest, 5);
+    say(&store, "/a", &"x".repeat(1000), 5);
+    let Next::Message(message) = subscription.next(5) else { panic!("it is there") };
+    let before = store.sums().memory;
+    (0..3).for_each(|_| store.put_by(&message));
+    let kept = store.sums().memory;
+    assert!((before + 1000..before + 2000).contains(&kept));
+    (0..2).for_each(|_| store.let_go(&message));
+    assert_eq!(store.sums().memory, kept);
+    store.let_go(&message);
+    assert_eq!(store.sums().memory, before);
 }

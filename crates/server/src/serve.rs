@@ -323,6 +323,9 @@ fn work(start: WorkerStart) -> i32 {
             return master::FATAL;
         }
     };
+    if let (true, Some(thread)) = (crate::modules::nchan::journal::has_restored(), workers.threads().first()) {
+        let _ = thread.send(crate::worker::order::Order::Do(Box::new(crate::modules::nchan::go_on_after_crash)));
+    }
     keep_caches(&first);
     crate::acme::follow(&first);
     crate::tls::ocsp::stapling::follow(&first);

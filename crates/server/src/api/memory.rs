@@ -18,6 +18,10 @@ const OTHER_KERNEL_BYTES: u64 = 64;
 const TASK_BYTES: u64 = 1228;
 /// However silent they are, so many sockets are thought to have a page of buffers.
 const MOST_A_PAGE: u64 = 64;
+/// Fewer sockets than these say nothing of what very many would take: a single transfer may have most of their pages.
+const ENOUGH_SOCKETS: u64 = 1000;
+/// Pages that the kernel counts and keeps at a processor for whoever is next (`net.core.mem_pcpu_rsv`).
+const PAGES_A_CPU: u64 = 256;
 /// Bytes of a page.
 const PAGE: u64 = 4096;
 
@@ -85,11 +89,10 @@ pub(super) fn memory(context: &Context) -> Result<Value, Failure> {
     let (descriptors, descriptors_limit) = (open_descriptors(), parked::descriptors());
     let available = machine.after("MemAvailable:").map(|kb| kb * 1024);
     let tcp_pages = sockets.tcp("mem");
-    let tcp_room = limit.zip(tcp_pages).map(|(limit, pages)| {
-        // Who is silent has nothing there: what all have now is what others will have.
-        let each_page = sockets.tcp("inuse").unwrap_or(0) / pages.max(1);
-        limit.saturating_sub(pages).saturating_mul(each_page.clamp(1, MOST_A_PAGE))
-    });
+    let cpus = std::thread::available_parallelism().map_or(1, |n| n.get() as u64);
+    let tcp_room = limit
+        .zip(tcp_pages)
+        .map(|(limit, pages)| tcp_room(limit, pages, sockets.tcp("inuse").unwrap_or(0), cpus * PAGES_A_CPU));
     let most = parked::most_of(&context.call.snapshot).saturating_mul(process.threads.max(1) as u64);
     let user_each = each.unwrap_or(parked::TYPICAL_BYTES);
     let parked_more = least([
@@ -135,6 +138,16 @@ pub(super) fn memory(context: &Context) -> Result<Value, Failure> {
             "with_task_more": with_task_more.1, "with_task_ends_by": with_task_more.0,
         },
     }))
+}
+
+/// How many more sockets `tcp_mem` leaves room for. Who is silent has no pages: what all have now is what others will have, where they are
+/// enough to tell. `spare`: pages that may be nobody's.
+fn tcp_room(limit: u64, pages: u64, sockets: u64, spare: u64) -> u64 {
+    let each_page = match pages.saturating_sub(spare) {
+        taken if taken > 0 && sockets >= ENOUGH_SOCKETS => (sockets / taken).clamp(1, MOST_A_PAGE),
+        _ => MOST_A_PAGE,
+    };
+    limit.saturating_sub(pages).saturating_mul(each_page)
 }
 
 /// Those that are known.
@@ -204,6 +217,10 @@ mod tests {
     fn what_the_kernel_tells_is_read() {
         let sockets = Numbers("sockets: used 28\nTCP: inuse 7 orphan 1 tw 0 alloc 9 mem 54\n".into());
         assert_eq!([sockets.tcp("inuse"), sockets.tcp("mem"), sockets.tcp("x")], [Some(7), Some(54), None]);
+        // An idle machine, one transfer, and many that do have buffers.
+        assert_eq!(tcp_room(1000, 500, 1, 512), 500 * MOST_A_PAGE);
+        assert_eq!(tcp_room(1000, 800, 3, 512), 200 * MOST_A_PAGE);
+        assert_eq!(tcp_room(100_000, 20_512, 60_000, 512), 79_488 * 3);
         let machine = Numbers("MemTotal:       24600000 kB\nMemAvailable:   20000 kB\n".into());
         assert_eq!(machine.after("MemAvailable:"), Some(20000));
         assert_eq!(least([("a", None), ("b", Some(3)), ("c", Some(2))]), ("c", 2));

@@ -7,6 +7,7 @@ use crate::log_error;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text};
 use conf::{Node, Problem, value};
+use push::Lasting;
 use std::sync::atomic::Ordering::Relaxed;
 
 /// What clients may do with a group.
@@ -58,7 +59,7 @@ fn answer_group(r: &mut Request) -> Result<Verdict, Verdict> {
     match r.head.method {
         Method::Get | Method::Head if may.get => Ok(show(r, &name)),
         Method::Post if may.set => {
-            set_limits(r, conf)?;
+            limit(r, conf, Lasting::Always)?;
             Ok(show(r, &name))
         }
         Method::Delete if may.delete => {
@@ -78,8 +79,13 @@ fn show(r: &mut Request, name: &[u8]) -> Verdict {
     answer::said(r, 200, form, text.as_bytes())
 }
 
-/// Gives the request's group the limits that its location names. On `Err` one of them is no number, and the client is told.
+/// Gives the request's group the limits that its location names. On `Err` one of them is no number, or there is no room for another group, and
+/// the client is told. A group of which nothing else is there is forgotten after some time: any client may name groups where its request does.
 pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
+    limit(r, conf, Lasting::Since(hub::now()))
+}
+
+fn limit(r: &mut Request, conf: &Conf, lasting: Lasting) -> Result<(), Verdict> {
     let all = [&conf.max_channels, &conf.max_subscribers, &conf.max_messages, &conf.max_memory, &conf.max_disk];
     if !*conf.accounting || all.iter().all(|value| value.is_empty()) {
         return Ok(());
@@ -105,14 +111,14 @@ pub(super) fn set_limits(r: &mut Request, conf: &Conf) -> Result<(), Verdict> {
     }
     let name = names::group(r, conf);
     let [channels, subscribers, messages, memory, disk] = limits;
-    hub::store().group(&name).set_limits(|l| {
+    let limited = hub::store().limit_group(&name, lasting, |l| {
         l.channels = channels.unwrap_or(l.channels);
         l.subscribers = subscribers.unwrap_or(l.subscribers);
         l.messages = messages.unwrap_or(l.messages);
         l.memory = memory.unwrap_or(l.memory);
         l.disk = disk.unwrap_or(l.disk);
     });
-    Ok(())
+    limited.map_err(|why| answer::refused(r, why))
 }
 
 /// `nchan_stub_status`: nchan's rows; those of messages between processes are 0, since there are none. One of our own at the

@@ -6,6 +6,7 @@ use crate::config::complex::Complex;
 use crate::log_error;
 use crate::request::body::Stored;
 use crate::request::finish::split_args;
+use crate::request::headers::{HeaderOut, KnownHeader};
 use crate::request::phases::Verdict;
 use crate::request::subrequest::{self, Mode, Options};
 use crate::request::{Method, Request, Text};
@@ -131,7 +132,20 @@ fn body_of(child: &mut Request) -> Vec<u8> {
     child.downstream.take_captured().unwrap_or_default()
 }
 
-/// The client gets the answer of whom we asked: its status, type and body.
+/// Lines of an answer that are about its way here, or about a body of which this may be another part.
+const OF_THE_WAY: [KnownHeader; 8] = [
+    KnownHeader::AcceptRanges,
+    KnownHeader::Connection,
+    KnownHeader::ContentLength,
+    KnownHeader::KeepAlive,
+    KnownHeader::Te,
+    KnownHeader::Trailer,
+    KnownHeader::TransferEncoding,
+    KnownHeader::Upgrade,
+];
+
+/// The client gets the answer of whom we asked, all of it: a redirect has its `Location`, a login its cookies. What the request's own answer
+/// says already (`Access-Control-Allow-Origin`) it says once.
 fn pass_on(r: &mut Request, child: &mut Request) -> Verdict {
     let (status, body) = (child.answer.headers.status, body_of(child));
     log_error!(
@@ -140,8 +154,15 @@ fn pass_on(r: &mut Request, child: &mut Request) -> Verdict {
         "the request was refused with {status} by \"{}\"",
         String::from_utf8_lossy(r.get(child.head.uri))
     );
-    r.answer.headers.content_type = child.answer.headers.content_type;
-    let lines = child.answer.headers.lines.iter();
-    r.answer.headers.lines.extend(lines.filter(|l| l.known == crate::request::headers::KnownHeader::WwwAuthenticate));
+    let (from, to) = (&child.answer.headers, &mut r.answer.headers);
+    (to.content_type, to.charset, to.written) = (from.content_type, from.charset, from.written);
+    (to.last_modified, to.status_line) = (from.last_modified, from.status_line);
+    let own = to.lines.len();
+    for line in &from.lines {
+        let is_said = |own: &HeaderOut| r.arena.get(own.name).eq_ignore_ascii_case(r.arena.get(line.name));
+        if !OF_THE_WAY.contains(&line.known) && !to.lines[..own].iter().any(is_said) {
+            to.lines.push(*line);
+        }
+    }
     r.respond(status, &body)
 }

@@ -1,5 +1,6 @@
 //! The channels of the process, and this thread's part in them: whom of its subscribers a message wakes. From: `subscribe`, `held`.
 
+use super::mqtt;
 use crate::connection::parked;
 use push::{Channel, Mailbox, Store, Subscription};
 use runtime::timer::Timer;
@@ -31,8 +32,61 @@ struct Hub {
 /// and in the kernel, and what wakes all goes through it once.
 #[derive(Default)]
 struct Readers {
-    tasks: BTreeSet<TaskId>,
-    parked: BTreeSet<u32>,
+    tasks: Few<TaskId>,
+    parked: Few<u32>,
+    /// It is in `changed`, where nobody has gone through it yet: it need not be there twice.
+    is_listed: bool,
+}
+
+/// A set that is mostly of one: a channel of its own for each of millions is usual.
+#[derive(Default)]
+#[allow(clippy::box_collection, reason = "most are one: a set would be three words")]
+enum Few<T> {
+    #[default]
+    None,
+    One(T),
+    Many(Box<BTreeSet<T>>),
+}
+
+impl<T: Ord + Copy> Few<T> {
+    fn insert(&mut self, one: T) {
+        match self {
+            Few::None => *self = Few::One(one),
+            Few::One(other) if *other == one => {}
+            Few::One(other) => *self = Few::Many(Box::new(BTreeSet::from([*other, one]))),
+            Few::Many(all) => drop(all.insert(one)),
+        }
+    }
+
+    fn remove(&mut self, one: T) {
+        match self {
+            Few::One(other) if *other == one => *self = Few::None,
+            Few::Many(all) => {
+                all.remove(&one);
+                if all.is_empty() {
+                    *self = Few::None;
+                }
+            }
+            Few::None | Few::One(_) => {}
+        }
+    }
+
+    fn is_empty(&self) -> bool {
+        matches!(self, Few::None)
+    }
+
+    /// Those behind `after`, in their order.
+    fn behind(&self, after: Option<T>) -> impl Iterator<Item = T> {
+        let (one, many) = match self {
+            Few::None => (None, None),
+            Few::One(one) => (Some(*one).filter(|one| after.is_none_or(|after| *one > after)), None),
+            Few::Many(all) => {
+                let from = after.map_or(Bound::Unbounded, Bound::Excluded);
+                (None, Some(all.range((from, Bound::Unbounded)).copied()))
+            }
+        };
+        one.into_iter().chain(many.into_iter().flatten())
+    }
 }
 
 /// Subscribers that were dropped since they were too slow.
@@ -40,6 +94,11 @@ pub(super) static DROPPED: AtomicU64 = AtomicU64::new(0);
 
 thread_local! {
     static HUB: RefCell<Option<Hub>> = const { RefCell::new(None) };
+}
+
+/// Goes on with what a worker process had that has crashed. On a worker thread.
+pub fn go_on_after_crash() {
+    begin();
 }
 
 /// The channels of the process.
@@ -68,6 +127,7 @@ fn begin() {
     });
     if is_new {
         runtime::spawn(serve());
+        mqtt::go_on_after_crash();
     }
 }
 
@@ -94,11 +154,11 @@ fn wake(channel: &Arc<Channel>) {
     HUB.with_borrow_mut(|hub| {
         let Some(Hub { readers, changed, .. }) = hub else { return };
         let key = address(channel);
-        let Some(readers) = readers.get(&key) else { return };
-        readers.tasks.iter().for_each(|task| runtime::wake(*task));
+        let Some(readers) = readers.get_mut(&key) else { return };
+        readers.tasks.behind(None).for_each(runtime::wake);
         if !readers.parked.is_empty() {
             // Those who go through it already may have passed some.
-            if !changed.contains(&(key, None)) {
+            if !std::mem::replace(&mut readers.is_listed, true) {
                 changed.push_back((key, None));
             }
             parked::stir();
@@ -114,10 +174,12 @@ pub(super) fn name_parked(places: &mut Vec<u32>, most: usize) {
             && let Some((key, after)) = changed.front_mut()
         {
             let room = most - places.len();
-            let from = after.map_or(Bound::Unbounded, Bound::Excluded);
             let before = places.len();
-            if let Some(readers) = readers.get(key) {
-                places.extend(readers.parked.range((from, Bound::Unbounded)).take(room));
+            if let Some(readers) = readers.get_mut(key) {
+                if after.is_none() {
+                    readers.is_listed = false;
+                }
+                places.extend(readers.parked.behind(*after).take(room));
             }
             match places.len() - before == room {
                 true => *after = places.last().copied(),
@@ -182,8 +244,8 @@ impl Listening {
             for channel in self.subscription.channels() {
                 let readers = hub.readers.entry(address(channel)).or_default();
                 match wakes {
-                    Wakes::Task(task) => drop(readers.tasks.insert(task)),
-                    Wakes::Parked(place) => drop(readers.parked.insert(place)),
+                    Wakes::Task(task) => readers.tasks.insert(task),
+                    Wakes::Parked(place) => readers.parked.insert(place),
                     Wakes::Nobody => {}
                 }
             }
@@ -211,8 +273,8 @@ impl Listening {
             for channel in self.subscription.channels() {
                 let Entry::Occupied(mut readers) = hub.readers.entry(address(channel)) else { continue };
                 match self.wakes {
-                    Wakes::Task(task) => drop(readers.get_mut().tasks.remove(&task)),
-                    Wakes::Parked(place) => drop(readers.get_mut().parked.remove(&place)),
+                    Wakes::Task(task) => readers.get_mut().tasks.remove(task),
+                    Wakes::Parked(place) => readers.get_mut().parked.remove(place),
                     Wakes::Nobody => {}
                 }
                 if readers.get().tasks.is_empty() && readers.get().parked.is_empty() {
@@ -226,5 +288,28 @@ impl Listening {
 impl Drop for Listening {
     fn drop(&mut self) {
         self.leave();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_are_as_many_are() {
+        let mut few = Few::default();
+        let mut all = BTreeSet::new();
+        for (number, is_in) in
+            [(5, true), (5, true), (3, true), (9, true), (3, false), (7, false), (5, false), (9, false), (2, true)]
+        {
+            match is_in {
+                true => (few.insert(number), drop(all.insert(number))),
+                false => (few.remove(number), drop(all.remove(&number))),
+            };
+            assert!(few.behind(None).eq(all.iter().copied()));
+            assert!(few.behind(Some(4)).eq(all.iter().copied().filter(|n| *n > 4)));
+            assert_eq!(few.is_empty(), all.is_empty());
+        }
+        assert!(size_of::<Readers>() <= 40, "{}", size_of::<Readers>());
     }
 }

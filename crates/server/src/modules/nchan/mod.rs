@@ -28,6 +28,7 @@ use crate::config::{ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::Content;
 use conf::{Node, Problem, value};
 use deflate::Deflation;
+pub use hub::go_on_after_crash;
 pub use parked::arrive;
 use std::ops::RangeInclusive;
 use std::sync::Arc;

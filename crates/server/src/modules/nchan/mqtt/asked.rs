@@ -27,6 +27,7 @@ pub(super) async fn asked(r: &mut Request, conf: &Conf, held: &mut Held, first: 
                 reasons.push(subscribes(r, conf, live, &subscribe, *one).await);
             }
             answer::suback(live.peer.version, subscribe.id, &reasons, &mut out);
+            live.note();
             Ok(())
         }
         Ok(Packet::Unsubscribe(id, filters)) => {
@@ -40,6 +41,7 @@ pub(super) async fn asked(r: &mut Request, conf: &Conf, held: &mut Held, first: 
                 }
             }
             answer::unsuback(live.peer.version, id, &reasons, &mut out);
+            live.note();
             Ok(())
         }
         Ok(_) => Ok(()),

@@ -7,6 +7,7 @@ use super::super::{Conf, held, hub, subscribe};
 use super::link::{Arrived, MqttLink};
 use super::live::{After, BATCH, Live};
 use super::offline::{Left, left};
+use super::open::Opened;
 use super::table::Owner;
 use super::{asked, open, parked};
 use crate::connection::mqtt::{MAX_CONNECT, version_of};
@@ -39,8 +40,9 @@ pub(super) struct Held {
     pub(super) heard_ms: u64,
     /// When it took something of what is written, ms.
     took_ms: u64,
-    connect_timeout: Duration,
-    pub(super) send_timeout: Duration,
+    /// How long a CONNECT may take, and the client to take something of what is written, ms.
+    connect_timeout_ms: u32,
+    send_timeout_ms: u32,
     /// Everything is over when what is to be said is written.
     pub(super) over: Option<End>,
     /// It does not go on in another process.
@@ -74,10 +76,10 @@ pub(super) enum End {
 }
 
 /// Begins with a client that was let in.
-pub(super) fn begin(r: &mut Request, link: MqttLink, live: Box<Live>) -> Verdict {
+pub(super) fn begin(r: &mut Request, link: MqttLink, opened: Opened) -> Verdict {
     held::nodelay(r);
     let mut held = Held::new(r, link);
-    held.welcome(live);
+    held.welcome(opened);
     go_on(r, held)
 }
 
@@ -145,11 +147,16 @@ impl Held {
             live: None,
             heard_ms: clock::monotonic_ms(),
             took_ms: 0,
-            connect_timeout: *r.server().conf.core.client_header_timeout,
-            send_timeout: *core.send_timeout,
+            connect_timeout_ms: ms(*r.server().conf.core.client_header_timeout),
+            send_timeout_ms: ms(*core.send_timeout),
             over: None,
             stays: false,
         }
+    }
+
+    /// How long the client may take nothing.
+    pub(super) fn send_timeout(&self) -> Duration {
+        Duration::from_millis(self.send_timeout_ms.into())
     }
 
     /// What goes on with its request.
@@ -209,8 +216,7 @@ impl Held {
         !out.is_empty()
     }
 
-    fn welcome(&mut self, mut live: Box<Live>) {
-        let first = std::mem::take(&mut live.first);
+    fn welcome(&mut self, Opened { live, first }: Opened) {
         self.say(&first);
         self.live = Some(live);
         self.heard_ms = clock::monotonic_ms();
@@ -266,7 +272,7 @@ impl Held {
 
     /// How long the client may say nothing. None: for ever.
     fn patience(&self) -> Option<Duration> {
-        let ms = self.live.as_ref().map_or(self.connect_timeout.as_millis() as u64, |live| live.peer.keep_alive_ms);
+        let ms = self.live.as_ref().map_or(self.connect_timeout_ms.into(), |live| live.peer.keep_alive_ms);
         let left = (self.heard_ms + ms).saturating_sub(clock::monotonic_ms());
         (ms > 0).then_some(Duration::from_millis(left))
     }
@@ -293,10 +299,10 @@ impl Held {
                         return Poll::Ready(Poll::Ready(End::TakenOver));
                     }
                     let waited = Duration::from_millis(clock::monotonic_ms().saturating_sub(self.took_ms));
-                    if waited >= self.send_timeout || kept.client().is_taken() {
+                    if waited >= self.send_timeout() || kept.client().is_taken() {
                         return Poll::Ready(Poll::Ready(End::Stalled));
                     }
-                    timer.set(self.send_timeout - waited);
+                    timer.set(self.send_timeout() - waited);
                     ready!(timer.poll_expired(cx));
                 }
             }
@@ -383,6 +389,11 @@ impl Held {
     }
 }
 
+/// There are millions of these: 49 days are enough.
+fn ms(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
 /// A packet with its head, for who reads all of it.
 fn whole(first: u8, body: &[u8]) -> Vec<u8> {
     let mut all = vec![first];
@@ -447,12 +458,12 @@ async fn connected(r: &mut Request, conf: &Conf, held: &mut Held, bytes: &[u8]) 
     let (mut version, mut reason) = (Version::V3, code::MALFORMED);
     if let Ok(Some(connect)) = connect::parse(bytes) {
         version = version_of(&connect);
-        let opened = match open::note_credentials(r, bytes, &connect) {
+        let opened = match open::note_credentials(r, conf, bytes, &connect) {
             Ok(()) => open::open(r, conf, bytes, &connect).await,
             Err(wrong) => Err(wrong),
         };
         match opened {
-            Ok(live) => return held.welcome(live),
+            Ok(opened) => return held.welcome(opened),
             Err(Wrong(why)) => reason = why,
         }
     }

@@ -9,12 +9,29 @@ use wire::websocket;
 pub(super) struct MqttLink {
     /// What frames are put together in; none where there are none.
     frames: Option<Box<Inbox>>,
+    /// None where nothing is under way, as in most of millions.
+    buffers: Option<Box<Buffers>>,
+}
+
+#[derive(Default)]
+struct Buffers {
     /// Bytes of packets; used up to `at`.
     bytes: Vec<u8>,
     at: usize,
     /// Bytes for the client; written up to `sent`.
     out: Vec<u8>,
     sent: usize,
+}
+
+impl Buffers {
+    /// What has come and is not dealt with.
+    fn unread(&self) -> &[u8] {
+        &self.bytes[self.at..]
+    }
+
+    fn unsent(&self) -> &[u8] {
+        &self.out[self.sent..]
+    }
 }
 
 /// What has come.
@@ -30,7 +47,7 @@ pub(super) enum Arrived {
 impl MqttLink {
     /// Packets as they are.
     pub(super) fn plain() -> MqttLink {
-        MqttLink { frames: None, bytes: Vec::new(), at: 0, out: Vec::new(), sent: 0 }
+        MqttLink { frames: None, buffers: None }
     }
 
     /// In frames.
@@ -40,52 +57,69 @@ impl MqttLink {
 
     /// Bytes that are under way, in either direction.
     pub(super) fn len(&self) -> usize {
-        self.bytes.len() - self.at + self.unsent().len()
+        self.unread().len() + self.unsent().len()
     }
 
     /// For another process. `rest`: what is left of what was taken to be written.
     pub(super) fn write(&mut self, rest: &[u8], w: &mut heir::Writer) {
         if !rest.is_empty() {
-            self.out = [rest, self.unsent()].concat();
-            self.sent = 0;
+            let out = [rest, self.unsent()].concat();
+            let buffers = self.buffers();
+            (buffers.out, buffers.sent) = (out, 0);
         }
         w.flag(self.frames.is_some());
         self.frames.iter().for_each(|frames| frames.write(w));
-        w.bytes(&self.bytes[self.at..]);
+        w.bytes(self.unread());
         w.bytes(self.unsent());
     }
 
     /// What another process wrote.
     pub(super) fn read(r: &mut heir::Reader<'_>) -> Option<MqttLink> {
         let frames = if r.flag()? { Some(Box::new(Inbox::read(r)?)) } else { None };
-        Some(MqttLink { frames, bytes: r.bytes()?.to_vec(), at: 0, out: r.bytes()?.to_vec(), sent: 0 })
+        let buffers = Buffers { bytes: r.bytes()?.to_vec(), at: 0, out: r.bytes()?.to_vec(), sent: 0 };
+        let mut link = MqttLink { frames, buffers: Some(Box::new(buffers)) };
+        link.tidy();
+        Some(link)
+    }
+
+    fn buffers(&mut self) -> &mut Buffers {
+        self.buffers.get_or_insert_default()
+    }
+
+    fn unread(&self) -> &[u8] {
+        self.buffers.as_ref().map_or(&[], |buffers| buffers.unread())
+    }
+
+    /// Lets go of buffers in which nothing is: a client that says little is not to hold what it needed once.
+    fn tidy(&mut self) {
+        self.buffers.take_if(|buffers| buffers.unread().is_empty() && buffers.unsent().is_empty());
     }
 
     /// Whether something has come, as it is, that was not dealt with. What comes in frames comes of programs that do not wait for ACKs.
     pub(super) fn has_news(&self) -> bool {
-        self.bytes.len() > self.at && self.frames.is_none()
+        !self.unread().is_empty() && self.frames.is_none()
     }
 
     /// Takes what was read.
     pub(super) fn push(&mut self, bytes: &[u8]) {
         match &mut self.frames {
             Some(frames) => frames.push(bytes),
-            None => self.bytes.extend_from_slice(bytes),
+            None => self.buffers().bytes.extend_from_slice(bytes),
         }
     }
 
     /// The next packet that is whole, of at most `max` bytes.
     pub(super) fn next(&mut self, max: u64) -> Option<Arrived> {
         loop {
-            match mqtt::read(&self.bytes[self.at..]) {
+            match mqtt::read(self.unread()) {
                 Err(NoPacket) => return Some(Arrived::Wrong(Wrong::MALFORMED)),
                 Ok(Some(packet)) if packet.size.header as u64 + packet.size.payload > max => {
                     return Some(Arrived::Wrong(Wrong(code::TOO_LARGE)));
                 }
                 Ok(Some(packet)) => {
-                    let start = self.at + packet.size.header;
+                    let start = packet.size.header;
                     let end = start + packet.size.payload as usize;
-                    if let Some(body) = self.bytes.get(start..end) {
+                    if let Some(body) = self.unread().get(start..end) {
                         let body = body.to_vec();
                         self.used(end);
                         return Some(Arrived::Packet(packet.first, body));
@@ -99,36 +133,36 @@ impl MqttLink {
         }
     }
 
-    fn used(&mut self, end: usize) {
-        self.at = end;
-        if self.at == self.bytes.len() {
-            self.bytes.clear();
-            self.at = 0;
-            // A client that says little is not to hold what it needed once.
-            self.bytes.shrink_to(0);
-        } else if self.at > self.bytes.len() / 2 {
-            self.bytes.drain(..self.at);
-            self.at = 0;
+    fn used(&mut self, count: usize) {
+        let buffers = self.buffers();
+        buffers.at += count;
+        if buffers.at == buffers.bytes.len() {
+            (buffers.bytes, buffers.at) = (Vec::new(), 0);
+            self.tidy();
+        } else if buffers.at > buffers.bytes.len() / 2 {
+            buffers.bytes.drain(..buffers.at);
+            buffers.at = 0;
         }
     }
 
     /// Takes a frame's bytes. None outside: nothing more is there. Inside: it is over.
     fn next_frame(&mut self, max: u64) -> Option<Option<Arrived>> {
-        let frames = self.frames.as_mut()?;
-        match frames.next(max)? {
-            Came::Message(bytes, true) => self.bytes.extend_from_slice(&bytes),
-            Came::Ping(payload) => websocket::write_frame(websocket::PONG, &payload, &mut self.out),
+        let came = self.frames.as_mut()?.next(max)?;
+        let Buffers { bytes, out, .. } = self.buffers();
+        match came {
+            Came::Message(message, true) => bytes.extend_from_slice(&message),
+            Came::Ping(payload) => websocket::write_frame(websocket::PONG, &payload, out),
             Came::Close(payload) => {
-                websocket::write_frame(websocket::CLOSE, &payload, &mut self.out);
+                websocket::write_frame(websocket::CLOSE, &payload, out);
                 return Some(Some(Arrived::Closed));
             }
             Came::Message(_, false) => {
                 // Section 6.0: packets are binary.
-                websocket::write_close(1003, b"Packets are binary.", &mut self.out);
+                websocket::write_close(1003, b"Packets are binary.", out);
                 return Some(Some(Arrived::Closed));
             }
             Came::Broken(code, reason) => {
-                websocket::write_close(code, reason.as_bytes(), &mut self.out);
+                websocket::write_close(code, reason.as_bytes(), out);
                 return Some(Some(Arrived::Closed));
             }
         }
@@ -140,36 +174,42 @@ impl MqttLink {
         if packets.is_empty() {
             return;
         }
-        match self.frames {
-            Some(_) => websocket::write_frame(websocket::BINARY, packets, &mut self.out),
-            None => self.out.extend_from_slice(packets),
+        let is_framed = self.frames.is_some();
+        let out = &mut self.buffers().out;
+        match is_framed {
+            true => websocket::write_frame(websocket::BINARY, packets, out),
+            false => out.extend_from_slice(packets),
         }
     }
 
     /// Says that nothing more comes.
     pub(super) fn say_end(&mut self) {
         if self.frames.is_some() {
-            websocket::write_close(1000, b"", &mut self.out);
+            websocket::write_close(1000, b"", &mut self.buffers().out);
         }
     }
 
     /// What is to be written.
     pub(super) fn unsent(&self) -> &[u8] {
-        &self.out[self.sent..]
+        self.buffers.as_ref().map_or(&[], |buffers| buffers.unsent())
     }
 
     /// The same, for whoever writes it without coming back here.
     pub(super) fn take_unsent(&mut self) -> Vec<u8> {
-        let mut out = std::mem::take(&mut self.out);
-        out.drain(..std::mem::take(&mut self.sent));
+        let Some(buffers) = &mut self.buffers else { return Vec::new() };
+        let mut out = std::mem::take(&mut buffers.out);
+        out.drain(..std::mem::take(&mut buffers.sent));
+        self.tidy();
         out
     }
 
     /// So much of that was written.
     pub(super) fn sent(&mut self, n: usize) {
-        self.sent += n;
-        if self.sent == self.out.len() {
-            (self.out, self.sent) = (Vec::new(), 0);
+        let buffers = self.buffers();
+        buffers.sent += n;
+        if buffers.sent == buffers.out.len() {
+            (buffers.out, buffers.sent) = (Vec::new(), 0);
+            self.tidy();
         }
     }
 }

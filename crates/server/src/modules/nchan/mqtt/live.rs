@@ -4,10 +4,13 @@
 mod travel;
 
 use super::super::{hub, names};
+use super::offline;
+use super::queue::Queue;
 use super::rules::Rules;
 use super::session::{Outgoing, Session, Turn};
 use super::table::Owner;
 use push::{Draft, Keep, Marks, Options, Refused};
+use runtime::clock;
 use std::cell::RefCell;
 use std::collections::VecDeque;
 use std::rc::Rc;
@@ -19,6 +22,8 @@ use wire::mqtt::{Version, answer, topic};
 const MAX_ALLOWED: usize = 64;
 /// Packets are made up to about so many bytes before they are written.
 pub(super) const BATCH: usize = 16 * 1024;
+/// How often the place of a session is noted for a crash, ms.
+const NOTE_MS: u64 = 10_000;
 /// Shared subscriptions (section 4.8.2), which are not built.
 const SHARED: &[u8] = b"$share/";
 
@@ -58,10 +63,10 @@ pub(super) struct Live {
     pub(super) session: Box<Session>,
     pub(super) owner: Owner,
     pub(super) peer: Rc<Peer>,
-    /// What is said first.
-    pub(super) first: Vec<u8>,
-    scans: VecDeque<Scan>,
-    allowed: VecDeque<Box<[u8]>>,
+    scans: Queue<Scan>,
+    allowed: Queue<Box<[u8]>>,
+    /// When its session was noted for a crash, ms.
+    noted_ms: u64,
 }
 
 /// Retained messages that are on their way to a new subscription.
@@ -102,22 +107,37 @@ impl Peer {
 }
 
 impl Live {
-    pub(super) fn new(session: Box<Session>, owner: Owner, peer: Rc<Peer>, first: Vec<u8>) -> Live {
-        let mut live = Live { session, owner, peer, first, scans: VecDeque::new(), allowed: VecDeque::new() };
-        live.send_again();
+    /// `first`: what is said first, to which is added what the client has not confirmed.
+    pub(super) fn new(session: Box<Session>, owner: Owner, peer: Rc<Peer>, first: &mut Vec<u8>) -> Box<Live> {
+        let (scans, allowed) = (Queue::default(), Queue::default());
+        let mut live = Box::new(Live { session, owner, peer, scans, allowed, noted_ms: 0 });
+        live.send_again(first);
         live
     }
 
+    /// Notes the session for the time after a crash, if it is to last.
+    pub(super) fn note(&mut self) {
+        if self.session.expiry_s > 0 {
+            self.noted_ms = clock::monotonic_ms();
+            offline::note(self.owner.key(), &mut self.session, None);
+        }
+    }
+
+    /// The same, now and then: the client has confirmed something.
+    fn note_place(&mut self) {
+        if self.session.expiry_s > 0 && clock::monotonic_ms() >= self.noted_ms + NOTE_MS {
+            self.note();
+        }
+    }
+
     /// What was not confirmed goes out once more (section 4.4).
-    fn send_again(&mut self) {
-        let flight = std::mem::take(&mut self.session.flight);
-        let mut out = std::mem::take(&mut self.first);
+    fn send_again(&mut self, out: &mut Vec<u8>) {
+        let flight = self.session.flight.take();
         for (id, outgoing) in flight {
-            if self.write(&outgoing, Some(id), true, hub::now(), &mut out) {
-                self.session.flight.push_back((id, outgoing));
+            if self.write(&outgoing, Some(id), true, hub::now(), out) {
+                self.session.flight.push((id, outgoing));
             }
         }
-        self.first = out;
     }
 
     /// Deals with a packet.
@@ -131,16 +151,21 @@ impl Live {
                 let reason = self.publish(&publish);
                 self.answer_publish(&publish, reason, out)?;
             }
-            Packet::Puback(id) => self.session.confirmed(id),
+            Packet::Puback(id) => {
+                self.session.confirmed(id);
+                self.note_place();
+            }
             Packet::Subscribe(_) if self.peer.asks || self.peer.tells => return Ok(After::Ask),
             Packet::Unsubscribe(..) if self.peer.tells => return Ok(After::Ask),
             Packet::Subscribe(subscribe) => {
                 let reasons: Vec<u8> = subscribe.filters.iter().map(|f| self.subscribe(&subscribe, *f)).collect();
                 answer::suback(self.peer.version, subscribe.id, &reasons, out);
+                self.note();
             }
             Packet::Unsubscribe(id, filters) => {
                 let reasons: Vec<u8> = filters.iter().map(|filter| self.unsubscribe(filter)).collect();
                 answer::unsuback(self.peer.version, id, &reasons, out);
+                self.note();
             }
             Packet::Pingreq => answer::pingresp(out),
             Packet::Disconnect(reason, expiry) => {
@@ -167,9 +192,9 @@ impl Live {
         if self.is_allowed(topic) {
             return;
         }
-        self.allowed.push_back(topic.into());
+        self.allowed.push(topic.into());
         if self.allowed.len() > MAX_ALLOWED {
-            self.allowed.pop_front();
+            self.allowed.pop();
         }
     }
 
@@ -244,7 +269,7 @@ impl Live {
         if wants.retain_handling == 0 || (wants.retain_handling == 1 && is_new) {
             self.scans.retain(|scan| *scan.filter != *filter);
             let scan = Scan { filter: filter.into(), qos, number: subscribe.subscription, after: None };
-            self.scans.push_back(scan);
+            self.scans.push(scan);
         }
         qos
     }
@@ -273,7 +298,7 @@ impl Live {
             }
             let id = self.session.new_id();
             if self.write(&outgoing, Some(id), false, now, out) {
-                self.session.flight.push_back((id, outgoing));
+                self.session.flight.push((id, outgoing));
             }
         }
         true
@@ -281,7 +306,7 @@ impl Live {
 
     fn next_retained(&mut self, has_room: bool, now: i64) -> Option<Outgoing> {
         loop {
-            let scan = self.scans.front_mut()?;
+            let scan = self.scans.first_mut()?;
             if scan.qos > 0 && !has_room {
                 return None;
             }
@@ -292,7 +317,7 @@ impl Live {
                 false => group.retained_of(&scan.filter, now).map(|message| (Arc::from(&*scan.filter), message)),
             };
             let Some((topic, message)) = found else {
-                self.scans.pop_front();
+                self.scans.pop();
                 continue;
             };
             scan.after = Some(topic.clone());

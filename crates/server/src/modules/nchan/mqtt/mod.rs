@@ -9,6 +9,7 @@ mod live;
 mod offline;
 mod open;
 mod parked;
+mod queue;
 mod rules;
 mod session;
 mod table;
@@ -29,6 +30,7 @@ use wire::mqtt::{packet::Wrong, topic};
 const PROTOCOL: &str = "mqtt";
 
 pub use offline::arrive as session_arrives;
+pub(super) use offline::go_on_after_crash;
 pub use parked::arrive;
 
 /// One filter of `nchan_mqtt_publish` or `nchan_mqtt_subscribe`.
@@ -123,10 +125,10 @@ async fn plain(r: &mut Request, conf: &Conf) -> Result<Verdict, Verdict> {
         handshake.reason = reason;
     }
     match opened {
-        Ok(live) => {
+        Ok(opened) => {
             r.answer.headers.status = 101;
             r.send_header()?;
-            Ok(held::begin(r, MqttLink::plain(), live))
+            Ok(held::begin(r, MqttLink::plain(), opened))
         }
         Err(_) => Ok(answer::empty(r, 403)),
     }

@@ -1,20 +1,29 @@
 //! What becomes of a session when its connection is gone: it is given to whoever wants it, waits for its client, or ends; and its will is
 //! said. From: `held`.
+//!
+//! Each that is to last is in the journal of channels (`nchan/journal.rs`) as it was when it last changed, and what was put by for it since. After a
+//! crash of the process they are sessions whose clients are gone. What a client that is connected has had is noted now and then: after a crash it
+//! may get messages of the last seconds again, as QoS 1 allows.
 
-use super::super::{hub, names};
+use super::super::{hub, journal, names};
 use super::live::Live;
-use super::session::{Session, Will};
+use super::session::{Outgoing, Session, Will};
 use super::table::{self, Owner};
 use crate::worker::departure::{self, Papers, Stay, Traveller};
-use push::{Draft, Marks};
+use heir::{Reader, Writer};
+use push::{Draft, Id, Marks};
 use runtime::clock;
 use runtime::timer::Timer;
+use std::collections::HashMap;
 use std::future::poll_fn;
 use std::task::Poll;
 use std::time::Duration;
 
 /// Bytes of a session that goes to another process: a batch of the largest fits into one message of the line.
 pub(super) const MOST_BYTES: usize = 2 * 1024 * 1024;
+
+/// How long wills wait at least after a crash, ms.
+const TIME_TO_RETURN_MS: u64 = 10_000;
 
 /// How the connection has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,13 +49,34 @@ pub(super) fn left(live: Live, how: Left) {
         session.go();
         return owner.give(session);
     }
-    if session.expiry_s == 0 || session.is_empty() || !owner.go_offline() {
+    if session.expiry_s == 0 || !owner.go_offline(&session) {
+        over(owner.key());
         return session.say_will();
     }
     let now = clock::monotonic_ms();
     let ends_ms = now + u64::from(session.expiry_s) * 1000;
     let will_ms = session.will.as_ref().map(|will| now + u64::from(will.delay) * 1000);
-    runtime::spawn(wait(Offline { session, owner, ends_ms, will_ms, stays: false }));
+    Offline { session, owner, ends_ms, will_ms, stays: false }.begin();
+}
+
+/// Goes on with the sessions of a worker that has crashed: their clients are gone. By the thread that is the first to ask for channels, before
+/// anything is published.
+pub(in super::super) fn go_on_after_crash() {
+    journal::take_restored(|key, restored| {
+        let Some(Noted { mut session, left_ms, will_ms }) = read_noted(&restored) else {
+            return over(&key);
+        };
+        let (Some(mut owner), now) = (table::arrive(key), clock::monotonic_ms()) else { return };
+        if left_ms == Some(0) || !owner.go_offline(&session) {
+            over(owner.key());
+            return session.say_will();
+        }
+        let ends_ms = now + left_ms.unwrap_or(u64::from(session.expiry_s) * 1000);
+        // This server has ended the connection, not the client: it has time to come back before others are told that it is gone.
+        let delay = |will: &Will| u64::from(will.delay) * 1000;
+        let will_ms = session.will.as_ref().map(|will| now + will_ms.unwrap_or(delay(will)).max(TIME_TO_RETURN_MS));
+        Offline { session, owner, ends_ms, will_ms, stays: false }.begin();
+    });
 }
 
 /// A session whose client is gone.
@@ -74,13 +104,18 @@ async fn wait(mut offline: Offline) {
             if !departs && (crate::worker::draining() || crate::worker::has_left()) {
                 return Poll::Ready(End::Leaving);
             }
-            session.collect(hub::now());
+            let mut put_by = PutBy::default();
+            session.collect(hub::now(), |filter, after, outgoing| put_by.note(owner.key(), filter, after, outgoing));
             let now = clock::monotonic_ms();
             if now >= *ends_ms {
                 return Poll::Ready(End::Over);
             }
-            if will_ms.take_if(|at| now >= *at).is_some() {
+            let says_will = will_ms.take_if(|at| now >= *at).is_some();
+            if says_will {
                 session.say_will();
+            }
+            if says_will || put_by.is_too_much {
+                note(owner.key(), session, Some(away(*ends_ms, *will_ms)));
             }
             if departs {
                 return Poll::Ready(End::Departs);
@@ -96,7 +131,10 @@ async fn wait(mut offline: Offline) {
     }
     let Offline { mut session, owner, ends_ms, .. } = offline;
     match end {
-        End::Over => session.say_will(),
+        End::Over => {
+            over(owner.key());
+            session.say_will();
+        }
         End::Wanted => {
             session.go();
             owner.give(session);
@@ -109,7 +147,19 @@ async fn wait(mut offline: Offline) {
     }
 }
 
+/// What there is still to wait for.
+fn away(ends_ms: u64, will_ms: Option<u64>) -> Away {
+    let now = clock::monotonic_ms();
+    Away { left_ms: ends_ms.saturating_sub(now), will_ms: will_ms.map(|at| at.saturating_sub(now)) }
+}
+
 impl Offline {
+    /// Keeps it from now on.
+    fn begin(mut self) {
+        note(self.owner.key(), &mut self.session, Some(away(self.ends_ms, self.will_ms)));
+        runtime::spawn(wait(self));
+    }
+
     /// Has it go on in another process. There is no connection.
     fn depart(mut self) {
         let mut w = heir::Writer::default();
@@ -141,12 +191,12 @@ pub fn arrive(r: &mut heir::Reader<'_>) -> Option<()> {
         return None;
     }
     let mut owner = table::arrive(key.into())?;
-    if !owner.go_offline() {
+    if !owner.go_offline(&session) {
         return None;
     }
     let now = clock::monotonic_ms();
     let will_ms = will_ms.map(|left| now.saturating_add_signed(left));
-    runtime::spawn(wait(Offline { session, owner, ends_ms: now.saturating_add(left_ms), will_ms, stays: false }));
+    Offline { session, owner, ends_ms: now.saturating_add(left_ms), will_ms, stays: false }.begin();
     Some(())
 }
 
@@ -174,4 +224,88 @@ impl Session {
             None => drop(hub::store().publish(&name, draft, *keep, hub::now())),
         }
     }
+}
+
+/// How a session was noted.
+struct Noted {
+    /// The session, with what was put by for it.
+    session: Box<Session>,
+    /// How long it is to stay, ms; none: as long as it may from now on, since its client was connected.
+    left_ms: Option<u64>,
+    /// When its will is to be said, ms from now.
+    will_ms: Option<u64>,
+}
+
+/// What a session that is offline still has to wait for, ms from now.
+#[derive(Clone, Copy)]
+pub(super) struct Away {
+    pub(super) left_ms: u64,
+    pub(super) will_ms: Option<u64>,
+}
+
+/// Notes a session, which is to last. `away`: its client is gone.
+pub(super) fn note(key: &[u8], session: &mut Session, away: Option<Away>) {
+    if !journal::is_kept() || !session.may_go() {
+        return;
+    }
+    let mut w = Writer::default();
+    w.signed(hub::now());
+    w.flag(away.is_some());
+    if let Some(Away { left_ms, will_ms }) = away {
+        w.number(left_ms);
+        w.optional(will_ms.map(|ms| i64::try_from(ms).unwrap_or(i64::MAX)));
+    }
+    // One whose messages are lost is told so when its turn comes, and stays noted as it was.
+    if session.write(&mut w) {
+        journal::session(key, &w.done());
+    }
+}
+
+/// A session is over.
+pub(super) fn over(key: &[u8]) {
+    journal::session_over(key);
+}
+
+/// What was put by for a session, until it is noted.
+#[derive(Default)]
+struct PutBy {
+    /// It was too much: the session is to be noted as a whole.
+    is_too_much: bool,
+}
+
+impl PutBy {
+    /// Notes a message that came by a filter; `after`: where it stands there now.
+    fn note(&mut self, key: &[u8], filter: &[u8], after: Id, outgoing: &Outgoing) {
+        if !journal::is_kept() || self.is_too_much {
+            return;
+        }
+        let mut w = Writer::default();
+        w.bytes(filter);
+        w.signed(after.time);
+        w.signed(after.tag.into());
+        outgoing.write(&mut w);
+        self.is_too_much = !journal::waits(key, &w.done());
+    }
+}
+
+/// Reads a session of the journal. None: it is over, or nothing that can be read.
+fn read_noted(restored: &journal::Restored) -> Option<Noted> {
+    let mut r = Reader::new(&restored.whole);
+    let passed_ms = u64::try_from(hub::now().saturating_sub(r.signed()?)).unwrap_or(0).saturating_mul(1000);
+    let (mut left_ms, mut will_ms) = (None, None);
+    if r.flag()? {
+        left_ms = Some(r.number()?.saturating_sub(passed_ms));
+        will_ms = r.optional()?.map(|ms| u64::try_from(ms).unwrap_or(0).saturating_sub(passed_ms));
+    }
+    let mut places: HashMap<&[u8], Id> = HashMap::new();
+    let mut waits = Vec::with_capacity(restored.waits.len());
+    for what in &restored.waits {
+        let mut r = Reader::new(what);
+        let filter = r.bytes()?;
+        places.insert(filter, Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? });
+        waits.push(Outgoing::read(&mut r)?);
+    }
+    let mut session = Session::read_after(&mut r, &|filter| places.get(filter).copied())?;
+    waits.into_iter().for_each(|outgoing| session.put_by(outgoing));
+    r.is_done().then_some(Noted { session, left_ms, will_ms })
 }

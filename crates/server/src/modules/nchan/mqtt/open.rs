@@ -1,13 +1,15 @@
 //! A CONNECT is judged, and becomes a session on its connection. From: the handler, or a WebSocket's first packet. To: `live`.
 
 use super::super::variables::Said;
-use super::super::{Conf, hooks, names, publish, redis, succession};
+use super::super::{Conf, hooks, hub, names, publish, redis, succession};
 use super::live::{Live, Peer};
+use super::offline;
 use super::rules::Rules;
 use super::session::{Session, Will};
 use super::table;
-use crate::connection::mqtt::version_of;
+use crate::connection::mqtt::{self, version_of};
 use crate::log_error;
+use crate::modules::variables::{authorization, basic_credentials};
 use crate::request::Request;
 use crate::request::headers::{HeaderLine, KnownHeader};
 use push::{Keep, Options};
@@ -31,11 +33,19 @@ const RECEIVE_MAXIMUM: u16 = 1024;
 /// How often a client's session is looked for while others come from another process, which takes seconds at most.
 const ON_THE_WAY: Duration = Duration::from_millis(10);
 
+/// A client that is let in.
+pub(super) struct Opened {
+    /// It, and its session.
+    pub(super) live: Box<Live>,
+    /// What it is told first.
+    pub(super) first: Vec<u8>,
+}
+
 /// Lets a client in, or says why not.
 ///
 /// # Errors
 /// A reason code.
-pub(super) async fn open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect) -> Result<Box<Live>, Wrong> {
+pub(super) async fn open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect) -> Result<Opened, Wrong> {
     let opened = try_open(r, conf, bytes, connect).await;
     if let Err(Wrong(reason)) = &opened {
         log_error!(r, Info, "a client of MQTT is refused with reason code 0x{reason:02x}");
@@ -43,7 +53,7 @@ pub(super) async fn open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &C
     opened
 }
 
-async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect) -> Result<Box<Live>, Wrong> {
+async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect) -> Result<Opened, Wrong> {
     let version = version_of(connect);
     if !connect.has_good_flags() {
         return Err(Wrong::PROTOCOL);
@@ -61,7 +71,7 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
     if !is_text(&said.user) {
         return Err(Wrong(code::BAD_USER));
     }
-    let user = said.user.clone();
+    let user = owner_of(r, &said.user);
     r.channels().mqtt = Some(Rc::new(said));
     match hooks::status_of_authority(r, conf).await {
         200..300 => {}
@@ -73,15 +83,18 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
     if will.as_ref().is_some_and(|will| !may_publish.allow(&will.topic)) {
         return Err(Wrong(code::NOT_AUTHORIZED));
     }
+    let may_subscribe = Rules::of(r, &conf.mqtt_subscribe);
     let (group, backend) = (names::group(r, conf), redis::of(r, conf));
     let key = table::key(&group, &user, &client);
+    // Sessions of a worker that has crashed are there from then on.
+    hub::store();
     // Its session may be on its way from another process.
     while !connect.is_clean() && succession::expects() && !table::has(&key) {
         sleep(ON_THE_WAY).await;
     }
     let (owner, before) = table::claim(key).await;
     let (mut session, is_present) = match before {
-        Some(mut before) if !connect.is_clean() => {
+        Some(mut before) if !connect.is_clean() && before.may_hear(&may_subscribe) => {
             before.come();
             (before, true)
         }
@@ -119,7 +132,7 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         max_in,
         keep_alive_ms: u64::from(connect.keep_alive) * 1500,
         may_publish,
-        may_subscribe: Rules::of(r, &conf.mqtt_subscribe),
+        may_subscribe,
         keep,
         options: Options {
             existing_only: *conf.existing_only,
@@ -135,7 +148,13 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
     if r.has_fault() {
         return Err(Wrong(code::UNSPECIFIED));
     }
-    Ok(Box::new(Live::new(session, owner, peer.shared(), first)))
+    let mut live = Live::new(session, owner, peer.shared(), &mut first);
+    match live.session.expiry_s {
+        // The one before may have been noted.
+        0 => offline::over(live.owner.key()),
+        _ => live.note(),
+    }
+    Ok(Opened { live, first })
 }
 
 /// The client's name, and whether it has got it here.
@@ -177,18 +196,33 @@ fn will(bytes: &[u8], connect: &Connect, keep: Keep) -> Result<Option<Will>, Wro
     }))
 }
 
-/// For a WebSocket, whose request came without them: the name and password of its CONNECT are the request's from now on.
-pub(super) fn note_credentials(r: &mut Request, bytes: &[u8], connect: &Connect) -> Result<(), Wrong> {
-    let mut value = Vec::new();
+/// For a WebSocket: the name and password of its CONNECT are the request's from now on, if that came with none. If it did, the access phase
+/// has judged those, and they stay who the client is: nobody but an authority could judge others.
+pub(super) fn note_credentials(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect) -> Result<(), Wrong> {
     if connect.username.is_none() && connect.password.is_none() {
         return Ok(());
     }
-    let [user, password] = [connect.username, connect.password].map(|span| span.map(|s| s.of(bytes)));
-    crate::connection::mqtt::authorization(user, password, &mut value).map_err(Wrong)?;
+    let [user, password] = [connect.username, connect.password].map(|span| span.map_or(&b""[..], |s| s.of(bytes)));
+    if authorization(r).is_some() {
+        let is_other = basic_credentials(r).is_some_and(|(u, p)| (&*u, &*p) != (user, password));
+        let is_judged = conf.asks_about_topics() || !is_other;
+        return if is_judged { Ok(()) } else { Err(Wrong(code::BAD_USER)) };
+    }
+    let mut value = Vec::new();
+    mqtt::authorization(Some(user), Some(password), &mut value).map_err(Wrong)?;
     let name = r.arena.push(b"Authorization");
     let value = r.arena.push(&value);
-    let lines = &mut r.head.headers.head.headers;
-    lines.retain(|line| line.known != KnownHeader::Authorization);
-    lines.push(HeaderLine { name, value, known: KnownHeader::Authorization });
+    r.head.headers.head.headers.push(HeaderLine { name, value, known: KnownHeader::Authorization });
     Ok(())
+}
+
+/// Whose a session is: the request's user, and the CONNECT's where that is another (`\0` is in no text of MQTT).
+fn owner_of(r: &Request, said: &[u8]) -> Box<[u8]> {
+    match basic_credentials(r) {
+        Some((user, _)) if !user.is_empty() && !said.is_empty() && *user != *said => {
+            [&*user, b"\0", said].concat().into()
+        }
+        Some((user, _)) if !user.is_empty() => user.into(),
+        _ => said.into(),
+    }
 }

@@ -3,6 +3,7 @@
 
 use super::held::{End, Held, Step};
 use super::live::Live;
+use super::table;
 use crate::connection;
 use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch, Words};
 use crate::connection::socket::Socket;
@@ -25,8 +26,8 @@ struct Parked {
     bytes: u32,
 }
 
-/// A client's places in the tables of sessions and of readers, roughly.
-const LISTED_BYTES: usize = 250;
+/// A client's places in the tables of sessions and of readers beside its name, roughly: tables are two thirds full.
+const LISTED_BYTES: usize = 16 + table::SLOT_BYTES + 12 + 72;
 
 /// The connection, if it can be parked. One that is about to go on in another process goes from its task.
 pub(super) fn ready(kept: &Kept, socket: Socket) -> Result<Ready, Socket> {
@@ -66,7 +67,8 @@ pub fn arrive(
 
 impl Parked {
     fn new(packed: Packed, held: Held) -> Box<Parked> {
-        let session = held.live.as_ref().map_or(0, |live| size_of::<Live>() + live.session.bytes() + LISTED_BYTES);
+        let bytes_of = |live: &Live| size_of::<Live>() + live.session.bytes() + LISTED_BYTES + live.owner.key().len();
+        let session = held.live.as_ref().map_or(0, |live| bytes_of(live));
         let bytes = (size_of::<Parked>() + packed.bytes() + session) as u32;
         Box::new(Parked { packed, held, place: 0, bytes })
     }
@@ -157,7 +159,7 @@ impl Resident for Parked {
     }
 
     fn patience(&self) -> Duration {
-        self.held.send_timeout
+        self.held.send_timeout()
     }
 
     fn wrote(&mut self, count: usize) {
@@ -175,5 +177,19 @@ impl Resident for Parked {
     fn leave(mut self: Box<Self>, socket: Socket) {
         let end = self.held.over.take().unwrap_or(End::Gone(None));
         self.leave_by(socket, end);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::session::Session;
+    use super::*;
+
+    /// There are millions of them: what one is made of, beside its texts.
+    #[test]
+    fn a_client_is_small() {
+        let (parked, live, session) = (size_of::<Parked>(), size_of::<Live>(), Session::SMALLEST_BYTES);
+        println!("parked {parked}, live {live}, session with a filter {session}, listed {LISTED_BYTES}");
+        assert!(parked + live + session + LISTED_BYTES <= 640);
     }
 }

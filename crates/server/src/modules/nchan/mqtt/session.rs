@@ -6,18 +6,27 @@ pub(super) mod travel;
 use super::super::hub::{self, Listening};
 use super::super::names;
 use super::super::redis::Backend;
-use push::{Keep, Message, Next, Options, Refused, Start};
-use std::collections::VecDeque;
+use super::queue::Queue;
+use super::rules::{self, Rules};
+use push::limits::LEVEL_BYTES;
+use push::{Id, Keep, Message, Next, Options, Refused, Start};
 use std::sync::Arc;
 use wire::mqtt::packet::Wants;
 use wire::mqtt::topic;
 
 /// Filters of one session.
 const MAX_SUBSCRIPTIONS: usize = 1000;
+/// What those of one session may cost.
+const MAX_SUBSCRIPTION_BYTES: usize = 1024 * 1024;
+/// So many of a session cost the store nothing: as many as connections times this there can be anyhow.
+const FREE_SUBSCRIPTIONS: usize = 2;
+/// What a subscription costs beside its filter: its place in a channel and in the thread's table of readers.
+const SUBSCRIPTION_BYTES: usize = 300;
+
 /// Messages that wait for a client that is gone; the oldest make room.
 const MAX_WAITING: usize = 1000;
 /// The same, bytes.
-const MAX_WAITING_BYTES: usize = 1024 * 1024;
+const MAX_WAITING_BYTES: u64 = 1024 * 1024;
 
 /// A message on its way to a client.
 #[derive(Clone)]
@@ -60,11 +69,12 @@ pub(super) struct Session {
     pub(super) will: Option<Box<Will>>,
     subscriptions: Vec<Subscribed>,
     /// The one that is looked at first, so that none waits for ever.
-    first: usize,
-    waiting: VecDeque<Outgoing>,
-    waiting_bytes: usize,
+    first: u16,
+    waiting: Waiting,
+    /// Of subscriptions, as they are billed in the store.
+    billed: u32,
     /// At QoS 1, not confirmed yet, in the order in which they went out.
-    pub(super) flight: VecDeque<(u16, Outgoing)>,
+    pub(super) flight: Queue<(u16, Outgoing)>,
     last_id: u16,
 }
 
@@ -84,6 +94,10 @@ pub(super) enum Turn {
 }
 
 impl Session {
+    /// What one takes that has one filter, beside its texts.
+    #[cfg(test)]
+    pub(super) const SMALLEST_BYTES: usize = size_of::<Session>() + size_of::<Subscribed>();
+
     pub(super) fn new(group: Box<[u8]>, backend: Option<Arc<Backend>>) -> Session {
         let mut origin = [0; 8];
         // Without randomness two sessions could be taken for one, which then do not hear each other where they ask for that.
@@ -96,9 +110,9 @@ impl Session {
             will: None,
             subscriptions: Vec::new(),
             first: 0,
-            waiting: VecDeque::new(),
-            waiting_bytes: 0,
-            flight: VecDeque::new(),
+            waiting: Waiting::default(),
+            billed: 0,
+            flight: Queue::default(),
             last_id: 0,
         }
     }
@@ -118,8 +132,9 @@ impl Session {
         if self.subscriptions.len() >= MAX_SUBSCRIPTIONS {
             return Err(Refused::ChannelSubscribers);
         }
-        let listening = listen(&self.group, filter, options)?;
-        self.subscriptions.push(Subscribed { filter: filter.into(), wants, number, listening });
+        self.bill(filter)?;
+        let listening = listen(&self.group, filter, options).inspect_err(|_| self.give_back(filter))?;
+        self.add(Subscribed { filter: filter.into(), wants, number, listening });
         Ok(true)
     }
 
@@ -127,7 +142,40 @@ impl Session {
     pub(super) fn unsubscribe(&mut self, filter: &[u8]) -> bool {
         let before = self.subscriptions.len();
         self.subscriptions.retain(|s| *s.filter != *filter);
-        self.subscriptions.len() < before
+        let was_here = self.subscriptions.len() < before;
+        if was_here {
+            self.give_back(filter);
+        }
+        was_here
+    }
+
+    /// Most have one, or few: there is no room for others.
+    fn add(&mut self, subscribed: Subscribed) {
+        if self.subscriptions.len() == self.subscriptions.capacity() {
+            self.subscriptions.reserve_exact((self.subscriptions.len() / 2).max(1));
+        }
+        self.subscriptions.push(subscribed);
+    }
+
+    /// Bills another subscription in the store.
+    fn bill(&mut self, filter: &[u8]) -> Result<(), Refused> {
+        let whole = |filter: &[u8]| cost(filter) + (rules::marks(filter) + 1) * LEVEL_BYTES;
+        if self.filters().map(whole).sum::<usize>() + whole(filter) > MAX_SUBSCRIPTION_BYTES {
+            return Err(Refused::ChannelSubscribers);
+        }
+        if self.subscriptions.len() < FREE_SUBSCRIPTIONS {
+            return Ok(());
+        }
+        hub::STORE.take(cost(filter), hub::now())?;
+        self.billed += cost(filter) as u32;
+        Ok(())
+    }
+
+    /// The same backwards. Which of them are free does not matter.
+    fn give_back(&mut self, filter: &[u8]) {
+        let cost = (cost(filter) as u32).min(self.billed);
+        hub::STORE.give_back(cost as usize);
+        self.billed -= cost;
     }
 
     /// Whether it has nothing that a client would miss.
@@ -137,18 +185,17 @@ impl Session {
 
     /// What comes next for a client that takes messages at QoS 1 now, or does not.
     pub(super) fn next(&mut self, has_room: bool, now: i64) -> Turn {
-        if let Some(first) = self.waiting.front() {
+        if let Some(first) = self.waiting.first() {
             if first.qos > 0 && !has_room {
                 return Turn::Nothing;
             }
-            if let Some(outgoing) = self.waiting.pop_front() {
-                self.waiting_bytes -= cost(&outgoing);
+            if let Some(outgoing) = self.waiting.pop() {
                 return Turn::Message(outgoing);
             }
         }
         let count = self.subscriptions.len();
         for step in 0..count {
-            let at = (self.first + step) % count;
+            let at = (usize::from(self.first) + step) % count;
             let subscribed = &mut self.subscriptions[at];
             if subscribed.wants.qos > 0 && !has_room {
                 continue;
@@ -156,7 +203,7 @@ impl Session {
             match subscribed.next(&self.group, self.backend.as_deref(), self.origin, now) {
                 Turn::Nothing => {}
                 turn => {
-                    self.first = at;
+                    self.first = at as u16;
                     return turn;
                 }
             }
@@ -164,12 +211,17 @@ impl Session {
         Turn::Nothing
     }
 
-    /// Puts by what comes while the client is gone: at QoS 1, as much as there is room for.
-    pub(super) fn collect(&mut self, now: i64) {
+    /// Puts by what comes while the client is gone: at QoS 1, as much as there is room for. `put`: which, by which filter, and where it stands
+    /// there then.
+    pub(super) fn collect(&mut self, now: i64, mut put: impl FnMut(&[u8], Id, &Outgoing)) {
         for at in 0..self.subscriptions.len() {
             loop {
                 match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin, now) {
-                    Turn::Message(outgoing) if outgoing.qos > 0 => self.put_by(outgoing),
+                    Turn::Message(outgoing) if outgoing.qos > 0 => {
+                        let subscribed = &self.subscriptions[at];
+                        put(&subscribed.filter, subscribed.after(), &outgoing);
+                        self.waiting.put_by(outgoing);
+                    }
                     Turn::Message(_) => {}
                     Turn::Nothing => break,
                     Turn::Lost => self.subscriptions[at].begin_anew(&self.group, self.backend.as_deref()),
@@ -178,13 +230,9 @@ impl Session {
         }
     }
 
-    fn put_by(&mut self, outgoing: Outgoing) {
-        self.waiting_bytes += cost(&outgoing);
-        self.waiting.push_back(outgoing);
-        while self.waiting.len() > MAX_WAITING || self.waiting_bytes > MAX_WAITING_BYTES {
-            let Some(oldest) = self.waiting.pop_front() else { return };
-            self.waiting_bytes -= cost(&oldest);
-        }
+    /// Puts a message by.
+    pub(super) fn put_by(&mut self, outgoing: Outgoing) {
+        self.waiting.put_by(outgoing);
     }
 
     /// A number for a message at QoS 1 that no other under way has: there are fewer of those than numbers.
@@ -199,9 +247,12 @@ impl Session {
 
     /// The client has confirmed a message.
     pub(super) fn confirmed(&mut self, id: u16) {
-        if let Some(at) = self.flight.iter().position(|(i, _)| *i == id) {
-            self.flight.remove(at);
-        }
+        self.flight.remove(|(i, _)| *i == id);
+    }
+
+    /// Whether its client, who has come back, may still hear all that it subscribes to: another may have its name, or the rules have changed.
+    pub(super) fn may_hear(&self, rules: &Rules) -> bool {
+        self.filters().all(|filter| rules.allow(filter))
     }
 
     /// What it subscribes to.
@@ -238,6 +289,11 @@ impl Session {
 }
 
 impl Subscribed {
+    /// Which message it has had last.
+    fn after(&self) -> Id {
+        self.listening.subscription.places().next().map_or(Id::default(), |(_, after)| after)
+    }
+
     fn next(&mut self, group: &[u8], backend: Option<&Backend>, origin: u64, now: i64) -> Turn {
         loop {
             self.listening.listen();
@@ -288,6 +344,89 @@ fn listen(group: &[u8], filter: &[u8], options: Options) -> Result<Listening, Re
     Ok(Listening::new(subscription))
 }
 
-fn cost(outgoing: &Outgoing) -> usize {
-    outgoing.message.data().len() + outgoing.topic.len() + 100
+/// What a subscription costs, for the bill.
+fn cost(filter: &[u8]) -> usize {
+    SUBSCRIPTION_BYTES + filter.len()
+}
+
+impl Drop for Session {
+    fn drop(&mut self) {
+        if self.billed > 0 {
+            hub::STORE.give_back(self.billed as usize);
+        }
+    }
+}
+
+/// Messages that are put by for a client: oldest first, bounded in number and bytes, and billed in the store, so that clients that are gone do
+/// not take more than it may have.
+#[derive(Default)]
+struct Waiting {
+    queue: Queue<Outgoing>,
+    bytes: u64,
+}
+
+impl Waiting {
+    /// The one that is next.
+    fn first(&self) -> Option<&Outgoing> {
+        self.queue.first()
+    }
+
+    /// Takes the one that is next.
+    fn pop(&mut self) -> Option<Outgoing> {
+        let oldest = self.queue.pop()?;
+        self.bytes -= weight(&oldest);
+        let store = &hub::STORE;
+        store.let_go(&oldest.message);
+        store.give_back(own(&oldest));
+        Some(oldest)
+    }
+
+    /// Adds one, whatever there is: it was counted in the store a moment ago.
+    fn push(&mut self, outgoing: Outgoing) {
+        let store = &hub::STORE;
+        store.put_by(&outgoing.message);
+        store.bill(own(&outgoing));
+        self.bytes += weight(&outgoing);
+        self.queue.push(outgoing);
+    }
+
+    /// Adds one, for which the oldest make room.
+    fn put_by(&mut self, outgoing: Outgoing) {
+        self.push(outgoing);
+        while self.queue.len() > MAX_WAITING || self.bytes > MAX_WAITING_BYTES || hub::STORE.is_over() {
+            if self.pop().is_none() {
+                return;
+            }
+        }
+    }
+
+    /// All of them, in their order.
+    fn iter(&self) -> impl Iterator<Item = &Outgoing> {
+        self.queue.iter()
+    }
+
+    /// How many there are.
+    fn len(&self) -> usize {
+        self.queue.len()
+    }
+
+    /// Whether there is none.
+    fn is_empty(&self) -> bool {
+        self.queue.is_empty()
+    }
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        while self.pop().is_some() {}
+    }
+}
+
+fn weight(outgoing: &Outgoing) -> u64 {
+    (outgoing.message.data().len() + outgoing.topic.len() + 100) as u64
+}
+
+/// What one costs beside its message, which others may keep as well.
+fn own(outgoing: &Outgoing) -> usize {
+    size_of::<Outgoing>() + outgoing.topic.len()
 }

@@ -1,12 +1,11 @@
 //! A client of MQTT on its way to another process, or from one. From and to: `parked`.
 
-use super::{End, Held};
+use super::{End, Held, ms};
 use crate::modules::LocationConf;
 use crate::modules::nchan::mqtt::link::MqttLink;
 use crate::modules::nchan::mqtt::live::Live;
 use crate::modules::nchan::mqtt::offline::MOST_BYTES;
 use runtime::clock;
-use std::time::Duration;
 use wire::mqtt::packet::code;
 
 impl Held {
@@ -19,7 +18,7 @@ impl Held {
     pub(in super::super) fn travel(&mut self, rest: &[u8], mut w: heir::Writer) -> Option<Vec<u8>> {
         let mut session = heir::Writer::default();
         session.number(clock::monotonic_ms().saturating_sub(self.heard_ms));
-        session.number(self.connect_timeout.as_millis() as u64);
+        session.number(self.connect_timeout_ms.into());
         session.flag(self.live.is_some());
         let is_whole = self.live.as_mut().is_none_or(|live| live.travel(&mut session));
         if !is_whole || !self.may_go() || w.len() + session.len() + self.link.len() + rest.len() > MOST_BYTES {
@@ -36,7 +35,7 @@ impl Held {
     /// What another process wrote, for a location of this one. None: it was something else, or has no place here.
     pub(in super::super) fn arrive(r: &mut heir::Reader<'_>, conf: &LocationConf) -> Option<Held> {
         let link = MqttLink::read(r)?;
-        let (silent_ms, connect_timeout) = (r.number()?, Duration::from_millis(r.number()?));
+        let (silent_ms, connect_timeout_ms) = (r.number()?, u32::try_from(r.number()?).ok()?);
         let live = if r.flag()? { Some(Live::read(r, &conf.nchan)?) } else { None };
         let now = clock::monotonic_ms();
         let held = Held {
@@ -44,8 +43,8 @@ impl Held {
             live,
             heard_ms: now.saturating_sub(silent_ms),
             took_ms: now,
-            connect_timeout,
-            send_timeout: *conf.core.send_timeout,
+            connect_timeout_ms,
+            send_timeout_ms: ms(*conf.core.send_timeout),
             over: None,
             stays: false,
         };

@@ -8,7 +8,6 @@ use crate::modules::nchan::mqtt::session::travel::{read_keep, read_optional, wri
 use crate::modules::nchan::mqtt::table;
 use heir::{Reader, Writer};
 use push::Options;
-use std::collections::VecDeque;
 use wire::mqtt::Version;
 
 /// Scans of one client: one for each of its filters.
@@ -20,7 +19,7 @@ impl Live {
         w.bytes(self.owner.key());
         self.peer.write(w);
         w.number(self.scans.len() as u64);
-        for scan in &self.scans {
+        for scan in self.scans.iter() {
             w.bytes(&scan.filter);
             w.flag(scan.qos > 0);
             w.optional(scan.number.map(i64::from));
@@ -46,8 +45,10 @@ impl Live {
         let allowed: Vec<Box<[u8]>> = r.list(MAX_ALLOWED, |r| r.bytes().map(Box::from))?;
         let session = Session::read(r)?;
         let owner = table::arrive(key.into())?;
-        let (scans, allowed) = (VecDeque::from(scans), VecDeque::from(allowed));
-        Some(Box::new(Live { session, owner, peer: peer.shared(), first: Vec::new(), scans, allowed }))
+        let (scans, allowed) = (scans.into(), allowed.into());
+        let mut live = Box::new(Live { session, owner, peer: peer.shared(), scans, allowed, noted_ms: 0 });
+        live.note();
+        Some(live)
     }
 }
 

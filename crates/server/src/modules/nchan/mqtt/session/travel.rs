@@ -1,7 +1,7 @@
 //! A session on its way to another process, or from one: what it subscribes to and where it stands there, what was not confirmed, what waits,
 //! its will. From and to: `live`, `offline`.
 
-use super::{MAX_SUBSCRIPTIONS, Outgoing, Session, Subscribed, Turn, Will, cost};
+use super::{MAX_SUBSCRIPTIONS, Outgoing, Session, Subscribed, Turn, Will};
 use crate::modules::nchan::hub::{self, Listening};
 use crate::modules::nchan::names;
 use heir::{Reader, Writer};
@@ -28,7 +28,7 @@ impl Session {
         w.number(self.subscriptions.len() as u64);
         self.subscriptions.iter().for_each(|subscribed| subscribed.write(w));
         w.number(self.flight.len() as u64);
-        for (id, outgoing) in &self.flight {
+        for (id, outgoing) in self.flight.iter() {
             w.number((*id).into());
             outgoing.write(w);
         }
@@ -43,10 +43,7 @@ impl Session {
         for at in 0..self.subscriptions.len() {
             while topic::has_wildcards(&self.subscriptions[at].filter) {
                 match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin, now) {
-                    Turn::Message(outgoing) => {
-                        self.waiting_bytes += cost(&outgoing);
-                        self.waiting.push_back(outgoing);
-                    }
+                    Turn::Message(outgoing) => self.waiting.push(outgoing),
                     Turn::Nothing => break,
                     Turn::Lost => return false,
                 }
@@ -57,16 +54,28 @@ impl Session {
 
     /// What another process wrote. None: it was something else, or there is no room for it.
     pub(in super::super) fn read(r: &mut Reader<'_>) -> Option<Box<Session>> {
+        Session::read_after(r, &|_| None)
+    }
+
+    /// The same, where it has come further by some of its filters.
+    pub(in super::super) fn read_after(
+        r: &mut Reader<'_>,
+        after: &dyn Fn(&[u8]) -> Option<Id>,
+    ) -> Option<Box<Session>> {
         let mut session = Session::new(r.bytes()?.into(), None);
         session.origin = r.number()?;
         session.expiry_s = u32::try_from(r.number()?).ok()?;
         session.will = if r.flag()? { Some(Box::new(Will::read(r)?)) } else { None };
         let group = session.group.clone();
-        session.subscriptions = r.list(MAX_SUBSCRIPTIONS, |r| Subscribed::read(r, &group))?;
+        let subscriptions: Vec<Subscribed> = r.list(MAX_SUBSCRIPTIONS, |r| Subscribed::read(r, &group, after))?;
+        for subscribed in subscriptions {
+            session.bill(&subscribed.filter).ok()?;
+            session.add(subscribed);
+        }
         let flight = r.list(usize::from(u16::MAX), |r| Some((u16::try_from(r.number()?).ok()?, Outgoing::read(r)?)))?;
         session.flight = flight.into();
-        session.waiting = r.list(heir::MOST_CHANNELS, Outgoing::read)?.into();
-        session.waiting_bytes = session.waiting.iter().map(cost).sum();
+        let waiting: Vec<Outgoing> = r.list(heir::MOST_CHANNELS, Outgoing::read)?;
+        waiting.into_iter().for_each(|outgoing| session.waiting.push(outgoing));
         session.last_id = u16::try_from(r.number()?).ok()?;
         Some(Box::new(session))
     }
@@ -81,12 +90,12 @@ impl Subscribed {
         w.flag(retain_as_published);
         w.number(retain_handling.into());
         w.optional(self.number.map(i64::from));
-        let after = self.listening.subscription.places().next().map_or(Id::default(), |(_, after)| after);
+        let after = self.after();
         w.signed(after.time);
         w.signed(after.tag.into());
     }
 
-    fn read(r: &mut Reader<'_>, group: &[u8]) -> Option<Subscribed> {
+    fn read(r: &mut Reader<'_>, group: &[u8], moved: &dyn Fn(&[u8]) -> Option<Id>) -> Option<Subscribed> {
         let filter = r.bytes()?;
         let wants = Wants {
             qos: read_byte(r, 2)?,
@@ -99,6 +108,7 @@ impl Subscribed {
         if !topic::is_filter(filter) {
             return None;
         }
+        let after = moved(filter).unwrap_or(after);
         let (store, mailbox, now) = (hub::store(), hub::mailbox(), hub::now());
         let subscription = match topic::has_wildcards(filter) {
             true => store.resume_filter(group, filter, &mailbox, now),
@@ -109,7 +119,8 @@ impl Subscribed {
 }
 
 impl Outgoing {
-    fn write(&self, w: &mut Writer) {
+    /// For another process.
+    pub(in super::super) fn write(&self, w: &mut Writer) {
         let mut packed = Vec::new();
         self.message.pack(self.message.at(), &mut packed);
         w.signed(self.message.at());
@@ -120,7 +131,8 @@ impl Outgoing {
         w.optional(self.number.map(i64::from));
     }
 
-    fn read(r: &mut Reader<'_>) -> Option<Outgoing> {
+    /// What another process wrote.
+    pub(in super::super) fn read(r: &mut Reader<'_>) -> Option<Outgoing> {
         let (at, packed, topic) = (r.signed()?, r.bytes()?, r.bytes()?);
         // Its id says where it stood in a channel, where nobody looks for it any more.
         let message = Packed::read(packed).ok()?.message(Id::default(), at);
