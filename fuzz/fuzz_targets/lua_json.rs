@@ -25,7 +25,9 @@ fuzz_target!(|data: &[u8]| {
     });
     machine.globals().set("read", read.expect("there is memory for a function")).expect("a name is set");
     machine.globals().set("write", write.expect("there is memory for a function")).expect("a name is set");
-    let program = "local value, why = read() if why then return why end if not write(value) then read() end";
+    // What was written is read.
+    let program = "local value, why = read() if why then return why end
+        if not write(value) then value, why = read() if why then error(why) end end";
     if let Some(why) = machine.load(program).eval::<Option<String>>().expect("nothing is raised") {
         assert!(why.contains(" character ") || why.contains("UTF"), "{why}");
     }
