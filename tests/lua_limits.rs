@@ -135,7 +135,6 @@ fn sizes_and_times_that_are_none_are_refused() {
              local data, why, partial = read(1e300)
              ngx.say(#(data or partial) > 10)
              ngx.say(pcall(ngx.sleep, 0/0))
-             ngx.say(pcall(ngx.timer.at, 0/0, print))
            } }"##,
     )
     .set("BACKEND", backend.port)
@@ -146,7 +145,6 @@ fn sizes_and_times_that_are_none_are_refused() {
     assert!(lines[0].starts_with("falsebad argument #1 to '?' (number expected, got string)"), "{said}");
     assert_eq!(lines[1], "true", "{said}");
     assert!(lines[2].starts_with("falseinvalid sleep duration"), "{said}");
-    assert!(lines[3].starts_with("falsedelay cannot be negative"), "{said}");
 }
 
 /// What is raised is a text with the line of the call, so that programs can join it with others.
@@ -243,7 +241,7 @@ fn values_are_written_as_there() {
         r##"lua_shared_dict d 100k;
            server { listen 127.0.0.1:@PORT@; default_type text/plain;
              location = /t { content_by_lua_block {
-               ngx.say(1e15, " ", 2^31, " ", -0.0, " ", 12345678901234)
+               ngx.say(1e15, " ", 2^31, " ", -0.0, " ", { -0.0 }, " ", 12345678901234)
                ngx.say(ngx.re.gsub("ab", "a", function() return nil end))
                ngx.say(ngx.re.match({}, "table")[0])
                ngx.shared.d:set(true, "flag")
@@ -264,7 +262,7 @@ fn values_are_written_as_there() {
            }"##,
     )
     .start();
-    let wanted = "1e+15 2147483648 0 12345678901234\nnilb1\ntable\nflagflag\nabc\n";
+    let wanted = "1e+15 2147483648 0 0 12345678901234\nnilb1\ntable\nflagflag\nabc\n";
     assert_eq!(server.get("/t").text(), wanted);
     assert_eq!(server.get("/base").text(), "number -100\nhello true\n12\n");
 }

@@ -235,7 +235,7 @@ pub fn write_piece(value: &Value, number: usize, function: &str, out: &mut Vec<u
         Value::LightUserData(p) if p.0.is_null() => out.extend_from_slice(b"null"),
         Value::Boolean(b) => out.extend_from_slice(if *b { b"true" } else { b"false" }),
         Value::Integer(i) => write_number(*i as f64, out),
-        Value::Number(n) => write_number(*n, out),
+        Value::Number(n) => write_number(*n + 0.0, out),
         Value::String(text) => out.extend_from_slice(&text.as_bytes()),
         Value::Table(table) => return write_pieces(table, number, function, 0, out),
         other => {

@@ -730,7 +730,7 @@ local function timer(repeated)
         if not delay then
             error("bad argument #1 to '" .. name .. "' (number expected)", 2)
         end
-        if not (delay >= 0) or (repeated and delay == 0) then
+        if delay < 0 or (repeated and delay == 0) then
             error("delay cannot be " .. (repeated and "negative or zero" or "negative"), 2)
         end
         if type(f) ~= "function" then

@@ -3,15 +3,15 @@
 local tools = ...
 local ffi = require "ffi"
 local ffi_new = ffi.new
-local byte_array, size_array, text_array, int_array =
-    ffi.typeof("unsigned char[?]"), ffi.typeof("size_t[1]"), ffi.typeof("unsigned char *[1]"), ffi.typeof("int[1]")
+local byte_array, size_array, text_array =
+    ffi.typeof("unsigned char[?]"), ffi.typeof("size_t[1]"), ffi.typeof("unsigned char *[1]")
 
 local base = {
     version = tools.version,
     new_tab = require "table.new",
     clear_tab = require "table.clear",
     get_request = tools.raw.request_number,
-    FFI_OK = 0, FFI_ERROR = -1, FFI_AGAIN = -2, FFI_BUSY = -3, FFI_DONE = -4, FFI_DECLINED = -5, FFI_ABORT = -6,
+    FFI_OK = 0, FFI_ERROR = -1, FFI_AGAIN = -2, FFI_BUSY = -3, FFI_DONE = -4, FFI_DECLINED = -5,
     FFI_NO_REQ_CTX = -100, FFI_BAD_CONTEXT = -101,
 }
 
@@ -27,7 +27,7 @@ end
 
 -- Of each kind there is one that is used again; a text that needs more room gets a buffer of its own.
 local buffer_size = 4096
-local buffer, size_place, text_place, int_place
+local buffer, size_place, text_place
 
 function base.set_string_buf_size(size)
     if size <= 0 then
@@ -62,13 +62,6 @@ function base.get_errmsg_ptr()
         text_place = ffi_new(text_array)
     end
     return text_place
-end
-
-function base.get_err_ptr()
-    if not int_place then
-        int_place = int_array()
-    end
-    return int_place
 end
 
 -- Keeps a value in a table: the number that it stands under, which is given again once somebody has freed it (by the list at 0).
