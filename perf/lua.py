@@ -1,8 +1,10 @@
 #!/usr/bin/env python3
-"""What a program in Lua costs beside `return`, on one pinned core, interleaved; beside Debian's ngx_lua where that is given.
+"""What a program in Lua costs beside `return`, on one pinned core, interleaved; beside Debian's ngx_lua where that is given, and in the
+field's rows (512 bytes, kept and short) beside Go's own server.
 
     perf/lua.py target/quick/ironweir [--rounds 5] [--seconds 3] [--cases say,incr]
                 [--nginx /usr/sbin/nginx --modules DIR]   DIR: ndk_http_module.so and ngx_http_lua_module.so
+                [--go /usr/bin/go]                        builds lua_field.go
 
 Prints CPU microseconds for a request of each location, and its multiple of the same server's own `return`: the median of the rounds'
 own ratios. Needs wrk and two CPUs.
@@ -41,6 +43,8 @@ CASES = {
 }
 # What a case is compared with, if it is not `return`.
 BESIDE = {"512": "return512", "512short": "return512", "access": "proxy"}
+# What the server in Go has.
+FIELD = {"512", "512short", "return512", "return512short"}
 # Not measured by themselves.
 PLAIN = {"return", "return512", "return512short", "proxy", "asleep"}
 
@@ -73,7 +77,12 @@ class Server:
         folder = pathlib.Path(self.folder.name)
         path = folder / "nginx.conf"
         path.write_text(CONF.format(modules=loads, dir=folder, port=port, back=back or 1, locations=locations, more=more))
-        command = ["taskset", "-c", str(cpu), program, "-p", str(folder), "-c", str(path), "-e", str(folder / "error.log")]
+        self.cases = set(texts)
+        self.begin(["taskset", "-c", str(cpu), program, "-p", str(folder), "-c", str(path), "-e", str(folder / "error.log")])
+
+    def begin(self, command):
+        """Starts it, and waits until it listens."""
+        folder = pathlib.Path(self.folder.name)
         # Its output goes nowhere that whoever waits for ours would wait for.
         self.said = open(folder / "said", "wb")
         self.process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=self.said, stderr=self.said)
@@ -82,7 +91,7 @@ class Server:
         except Exception:
             said = "".join((folder / name).read_text() for name in ("said", "error.log") if (folder / name).exists())
             self.stop()
-            raise RuntimeError(f"{program} did not start:\n{said}") from None
+            raise RuntimeError(f"{' '.join(command)} did not start:\n{said}") from None
 
     def wait_until_it_listens(self):
         """Raises if it ends before, or takes too long."""
@@ -148,6 +157,18 @@ class Server:
         self.folder.cleanup()
 
 
+class GoServer(Server):
+    """The field's rows by net/http, with one thread for programs as the others have."""
+
+    def __init__(self, go, port, cpu):
+        self.folder = tempfile.TemporaryDirectory()
+        self.port, self.cases = port, FIELD
+        program = str(pathlib.Path(self.folder.name) / "field")
+        source = str(pathlib.Path(__file__).with_name("lua_field.go"))
+        subprocess.run([go, "build", "-o", program, source], check=True)
+        self.begin(["taskset", "-c", str(cpu), "env", "GOMAXPROCS=1", program, str(port)])
+
+
 def whole_seconds(text):
     """What wrk takes as a duration."""
     if not text.isdigit() or int(text) == 0:
@@ -161,6 +182,7 @@ def main():
     parser.add_argument("ironweir")
     parser.add_argument("--nginx")
     parser.add_argument("--modules")
+    parser.add_argument("--go")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=whole_seconds, default=3)
     parser.add_argument("--cases", default=",".join(name for name in CASES if name not in PLAIN))
@@ -175,9 +197,13 @@ def main():
         servers["ironweir"] = Server(options.ironweir, 18431, 0, back=18433)
         if options.nginx:
             servers["nginx"] = Server(options.nginx, 18432, 0, options.modules, back=18433)
+        if options.go:
+            servers["go"] = GoServer(options.go, 18434, 0)
         measure(servers, cases, options)
         if options.asleep:
             for name, server in servers.items():
+                if "asleep" not in server.cases:
+                    continue
                 print(f"{options.asleep} requests asleep, {name}: {server.memory_asleep(options.asleep):.0f} bytes each")
     finally:
         for server in [*servers.values(), *([back] if back else [])]:
@@ -193,6 +219,8 @@ def measure(servers, cases, options):
     for _ in range(options.rounds):
         for name, server in servers.items():
             for case, plain_case in zip(cases, beside):
+                if case not in server.cases:
+                    continue
                 plain = server.measure(plain_case, options.seconds, 1)
                 cost = server.measure(case, options.seconds, 1)
                 costs[name, plain_case].append(plain)
@@ -202,6 +230,9 @@ def measure(servers, cases, options):
     for case in rows:
         cells = []
         for server in servers:
+            if not costs[server, case]:
+                cells.append("- | -")
+                continue
             middle = statistics.median(costs[server, case])
             r = ratios[server, case] or [1.0]
             cells.append(f"{middle:.2f} | {statistics.median(r):.2f} [{min(r):.2f}..{max(r):.2f}]")

@@ -66,6 +66,7 @@ mod lua_balancer;
 mod lua_datagrams;
 mod lua_handshakes;
 mod lua_libraries;
+mod lua_limits;
 mod lua_pipe;
 mod lua_quick;
 mod lua_random;

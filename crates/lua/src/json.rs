@@ -2,13 +2,13 @@
 
 use crate::Fault;
 use crate::json_read::Reader;
-use crate::quick::{Call, Kind, Place};
-use mlua::{LightUserData, Lua, Table, Value};
+use crate::quick::{Call, Kind, Place, Visit};
+use mlua::{LightUserData, Value};
 use std::ops::ControlFlow;
 
 /// How deep tables may nest, in and out, unless a program says otherwise (lua-cjson's default).
 pub const MAX_DEPTH: usize = 1000;
-/// The most that a program may say: each level takes room on the thread's own stack.
+/// The most that a program may say: each level takes up to two places on the machine's stack, which has 8,000 for a call.
 pub const LARGEST_DEPTH: usize = 4000;
 /// Arrays whose last index is above this and more than twice the number of their elements are too sparse (lua-cjson's defaults).
 const SPARSE_SAFE: usize = 10;
@@ -96,15 +96,28 @@ pub fn encode(call: &Call, options: &Options, out: &mut Vec<u8>) -> Result<(), F
         out.extend_from_slice(b"null");
         return Ok(());
     }
-    Writer { options, out }.value(call.walk(1), 1)
+    Writer { options, out, open: Vec::new() }.whole(call.walk(1))
 }
 
+/// The argument that marks arrays.
+const ARRAY_MARK: usize = 2;
 /// The arguments that mark arrays, and empty ones.
-const MARKS: [usize; 2] = [2, 3];
+const MARKS: [usize; 2] = [ARRAY_MARK, 3];
 
-struct Writer<'w> {
+struct Writer<'w, 'c> {
     options: &'w Options,
     out: &'w mut Vec<u8>,
+    /// The tables that are being written, the outermost first: depth takes no stack of the thread's.
+    open: Vec<Open<'c>>,
+}
+
+/// A table that is being written.
+struct Open<'c> {
+    visit: Visit<'c>,
+    form: Form,
+    /// Elements of an array that were looked at.
+    seen: usize,
+    is_first: bool,
 }
 
 /// What a table is written as.
@@ -113,17 +126,84 @@ enum Form {
     Object,
 }
 
-impl Writer<'_> {
-    fn value(&mut self, value: Place<'_>, depth: usize) -> Result<(), Fault> {
+impl<'c> Writer<'_, 'c> {
+    fn whole(&mut self, value: Place<'c>) -> Result<(), Fault> {
+        self.value(value)?;
+        while let Some(open) = self.open.last_mut() {
+            let next = match open.form {
+                Form::Array(last) if open.seen < last => {
+                    open.seen += 1;
+                    Some((None, open.visit.element(open.seen)))
+                }
+                Form::Array(_) => None,
+                Form::Object => open.visit.pair().map(|(key, value)| (Some(key), value)),
+            };
+            match next {
+                None => self.close(),
+                Some((_, value)) if self.options.skip_others && matches!(value.kind(), Kind::Other(_)) => {}
+                Some((key, value)) => self.member(key, value)?,
+            }
+        }
+        Ok(())
+    }
+
+    /// Writes a value; of a table its beginning, and `whole` goes on with what is in it.
+    fn value(&mut self, value: Place<'c>) -> Result<(), Fault> {
         match value.kind() {
             Kind::Nil | Kind::Null => self.out.extend_from_slice(b"null"),
             Kind::Flag(b) => self.out.extend_from_slice(if b { b"true" } else { b"false" }),
             Kind::Number(n) => self.number(n)?,
             Kind::Text(text) => self.text(text),
-            Kind::Table => self.table(value, depth)?,
+            Kind::Table => self.open(value)?,
             Kind::Other(name) => return Err(Fault(format!("Cannot serialise {name}: type not supported"))),
         }
         Ok(())
+    }
+
+    fn open(&mut self, table: Place<'c>) -> Result<(), Fault> {
+        let depth = self.open.len() + 1;
+        let too_deep = || Fault(format!("Cannot serialise, excessive depth ({depth})"));
+        if depth > self.options.encode_depth {
+            return Err(too_deep());
+        }
+        let form = self.form(table)?;
+        let visit = table.visit().ok_or_else(too_deep)?;
+        self.out.push(if matches!(form, Form::Object) { b'{' } else { b'[' });
+        self.open.push(Open { visit, form, seen: 0, is_first: true });
+        Ok(())
+    }
+
+    fn close(&mut self) {
+        let Some(open) = self.open.pop() else { return };
+        if !open.is_first {
+            self.line(self.open.len());
+        }
+        self.out.push(if matches!(open.form, Form::Object) { b'}' } else { b']' });
+        open.visit.end();
+    }
+
+    /// Writes what is in the innermost table: an element, or a value with its name.
+    fn member(&mut self, key: Option<Place<'c>>, value: Place<'c>) -> Result<(), Fault> {
+        if !self.open.last_mut().is_some_and(|open| std::mem::take(&mut open.is_first)) {
+            self.out.push(b',');
+        }
+        self.line(self.open.len());
+        if let Some(key) = key {
+            match key.kind() {
+                Kind::Text(text) => self.text(text),
+                Kind::Number(number) => {
+                    self.out.push(b'"');
+                    self.number(number)?;
+                    self.out.push(b'"');
+                }
+                _ => return Err("Cannot serialise table: table key must be a number or string".into()),
+            }
+            self.out.push(b':');
+            if !self.options.indent.is_empty() {
+                self.out.push(b' ');
+            }
+        }
+        self.value(value)
     }
 
     fn number(&mut self, number: f64) -> Result<(), Fault> {
@@ -175,81 +255,11 @@ impl Writer<'_> {
         Ok(Form::Array(last))
     }
 
-    fn table(&mut self, table: Place<'_>, depth: usize) -> Result<(), Fault> {
-        if depth > self.options.encode_depth {
-            return Err(Fault(format!("Cannot serialise, excessive depth ({depth})")));
-        }
-        match self.form(table)? {
-            Form::Array(last) => self.array(table, last, depth),
-            Form::Object => self.object(table, depth),
-        }
-    }
-
-    fn is_left_out(&self, value: Kind<'_>) -> bool {
-        self.options.skip_others && matches!(value, Kind::Other(_))
-    }
-
     fn line(&mut self, depth: usize) {
         if !self.options.indent.is_empty() {
             self.out.push(b'\n');
             (0..depth).for_each(|_| self.out.extend_from_slice(self.options.indent.as_bytes()));
         }
-    }
-
-    fn array(&mut self, table: Place<'_>, last: usize, depth: usize) -> Result<(), Fault> {
-        self.out.push(b'[');
-        let mut is_first = true;
-        for index in 1..=last {
-            table.element(index, |value| {
-                if self.is_left_out(value.kind()) {
-                    return Ok(());
-                }
-                if !std::mem::take(&mut is_first) {
-                    self.out.push(b',');
-                }
-                self.line(depth);
-                self.value(value, depth + 1)
-            })?;
-        }
-        if !is_first {
-            self.line(depth - 1);
-        }
-        self.out.push(b']');
-        Ok(())
-    }
-
-    fn object(&mut self, table: Place<'_>, depth: usize) -> Result<(), Fault> {
-        self.out.push(b'{');
-        let mut is_first = true;
-        table.pairs(|key, value| {
-            if self.is_left_out(value.kind()) {
-                return Ok(ControlFlow::Continue(()));
-            }
-            if !std::mem::take(&mut is_first) {
-                self.out.push(b',');
-            }
-            self.line(depth);
-            match key.kind() {
-                Kind::Text(text) => self.text(text),
-                Kind::Number(number) => {
-                    self.out.push(b'"');
-                    self.number(number)?;
-                    self.out.push(b'"');
-                }
-                _ => return Err("Cannot serialise table: table key must be a number or string".into()),
-            }
-            self.out.push(b':');
-            if !self.options.indent.is_empty() {
-                self.out.push(b' ');
-            }
-            self.value(value, depth + 1)?;
-            Ok(ControlFlow::Continue(()))
-        })?;
-        if !is_first {
-            self.line(depth - 1);
-        }
-        self.out.push(b'}');
-        Ok(())
     }
 
     /// A text in quotes; bytes that are no UTF-8 pass as they are, as with lua-cjson.
@@ -283,10 +293,12 @@ impl Writer<'_> {
     }
 }
 
-/// Reads JSON.
+/// Reads JSON: a text that is no argument of the call's or one that is. With `mark_arrays` the call's second argument is the metatable of
+/// arrays. The call gives the value.
 ///
 /// # Errors
 /// lua-cjson's texts: what is wrong, and at which character.
-pub fn decode(lua: &Lua, text: &[u8], options: &Options, array_mark: Option<&Table>) -> Result<Value, String> {
-    Reader::new(lua, text, options, array_mark).whole()
+pub fn decode(call: &Call, text: &[u8], options: &Options) -> Result<(), Fault> {
+    let mark = options.mark_arrays.then_some(ARRAY_MARK);
+    Reader::new(call, text, options, mark).whole()
 }

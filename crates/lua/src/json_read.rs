@@ -1,15 +1,18 @@
 //! Reads JSON into values of Lua, with lua-cjson's words for what is wrong. From: `json::decode`. Limits: the depth that the options say.
+//! What is open lies on Lua's stack: a text of a client's must not choose how deep the thread's own goes.
 
-use crate::json::{Options, null};
-use mlua::{Lua, Table, Value};
+use crate::Fault;
+use crate::json::Options;
+use crate::quick::{Call, Kind, Maker};
 
 /// A text that is being read.
 pub(crate) struct Reader<'r> {
-    lua: &'r Lua,
+    made: Maker<'r>,
     text: &'r [u8],
     at: usize,
     options: &'r Options,
-    array_mark: Option<&'r Table>,
+    /// The argument of the call that is the metatable of arrays.
+    array_mark: Option<usize>,
     depth: usize,
     /// Where texts with escapes are put together.
     room: Vec<u8>,
@@ -55,104 +58,107 @@ type Read = (Token, usize);
 
 impl<'r> Reader<'r> {
     /// Reads a text from its start.
-    pub(crate) fn new(lua: &'r Lua, text: &'r [u8], options: &'r Options, array_mark: Option<&'r Table>) -> Reader<'r> {
-        Reader { lua, text, at: 0, options, array_mark, depth: 0, room: Vec::new() }
+    pub(crate) fn new(call: &'r Call, text: &'r [u8], options: &'r Options, array_mark: Option<usize>) -> Reader<'r> {
+        Reader { made: Maker::new(call), text, at: 0, options, array_mark, depth: 0, room: Vec::new() }
     }
 
-    /// The one value that the text is.
+    /// Gives the one value that the text is.
     ///
     /// # Errors
     /// What is wrong, and at which character.
-    pub(crate) fn whole(mut self) -> Result<Value, String> {
+    pub(crate) fn whole(mut self) -> Result<(), Fault> {
         // Other encodings begin with a zero byte in one of the first two places.
         if self.text.len() >= 2 && (self.text[0] == 0 || self.text[1] == 0) {
-            return Err("JSON parser does not support UTF-16 or UTF-32".to_owned());
+            return Err("JSON parser does not support UTF-16 or UTF-32".into());
         }
-        let token = self.token("value")?;
-        let value = self.value(token)?;
-        match self.token("the end")? {
-            (Token::End, _) => Ok(value),
-            other => Err(expected("the end", other)),
+        self.values().map_err(Fault)
+    }
+
+    /// Reads value after value until the outermost one and the text are at their ends.
+    fn values(&mut self) -> Result<(), String> {
+        let mut token = self.token("value")?;
+        loop {
+            match token.0 {
+                Token::Text => self.made.value(Kind::Text(&self.room)),
+                Token::Number(number) => self.made.value(Kind::Number(number)),
+                Token::Boolean(flag) => self.made.value(Kind::Flag(flag)),
+                Token::Null => self.made.value(Kind::Null),
+                Token::ObjectBegin => {
+                    self.descend(false)?;
+                    let first = self.token("object key string or object end")?;
+                    if first.0 != Token::ObjectEnd {
+                        token = self.key(first)?;
+                        continue;
+                    }
+                    self.ascend();
+                }
+                Token::ArrayBegin => {
+                    self.descend(true)?;
+                    token = self.token("value or array end")?;
+                    if token.0 != Token::ArrayEnd {
+                        continue;
+                    }
+                    self.ascend();
+                }
+                _ => return Err(expected("value", token)),
+            }
+            match self.after_value()? {
+                Some(next) => token = next,
+                None => return Ok(()),
+            }
         }
     }
 
-    fn value(&mut self, (token, at): Read) -> Result<Value, String> {
-        match token {
-            Token::Text => self.lua.create_string(&self.room).map(Value::String).map_err(broken),
-            Token::Number(n) => Ok(Value::Number(n)),
-            Token::Boolean(b) => Ok(Value::Boolean(b)),
-            Token::Null => Ok(null()),
-            Token::ObjectBegin => self.object(),
-            Token::ArrayBegin => self.array(),
-            _ => Err(expected("value", (token, at))),
+    /// A value has been read: closes what ends behind it. The token that the next value begins with; none at the end of the text.
+    fn after_value(&mut self) -> Result<Option<Read>, String> {
+        loop {
+            let (wanted, end) = match self.made.is_list() {
+                None => {
+                    return match self.token("the end")? {
+                        (Token::End, _) => Ok(None),
+                        other => Err(expected("the end", other)),
+                    };
+                }
+                Some(true) => ("comma or array end", Token::ArrayEnd),
+                Some(false) => ("comma or object end", Token::ObjectEnd),
+            };
+            match self.token(wanted)? {
+                (token, _) if token == end => self.ascend(),
+                (Token::Comma, _) if end == Token::ArrayEnd => return self.token("value").map(Some),
+                (Token::Comma, _) => {
+                    let first = self.token("object key string")?;
+                    return self.key(first).map(Some);
+                }
+                other => return Err(expected(wanted, other)),
+            }
         }
     }
 
-    fn descend(&mut self) -> Result<(), String> {
+    /// A key and its colon. The token that its value begins with.
+    fn key(&mut self, token: Read) -> Result<Read, String> {
+        if token.0 != Token::Text {
+            return Err(expected("object key string", token));
+        }
+        self.made.key(&self.room);
+        match self.token("colon")? {
+            (Token::Colon, _) => self.token("value"),
+            other => Err(expected("colon", other)),
+        }
+    }
+
+    fn descend(&mut self, is_list: bool) -> Result<(), String> {
         self.depth += 1;
-        if self.depth > self.options.decode_depth {
+        let mark = self.array_mark.filter(|_| is_list);
+        if self.depth > self.options.decode_depth || !self.made.open(is_list, mark) {
             let (depth, at) = (self.depth, self.at);
             return Err(format!("Found too many nested data structures ({depth}) at character {at}"));
         }
         Ok(())
     }
 
-    fn object(&mut self) -> Result<Value, String> {
-        self.descend()?;
-        let table = self.lua.create_table().map_err(broken)?;
-        let mut token = self.token("object key string or object end")?;
-        if token.0 == Token::ObjectEnd {
-            self.depth -= 1;
-            return Ok(Value::Table(table));
-        }
-        loop {
-            if token.0 != Token::Text {
-                return Err(expected("object key string", token));
-            }
-            let key = self.lua.create_string(&self.room).map_err(broken)?;
-            match self.token("colon")? {
-                (Token::Colon, _) => {}
-                other => return Err(expected("colon", other)),
-            }
-            let first = self.token("value")?;
-            let value = self.value(first)?;
-            table.raw_set(key, value).map_err(broken)?;
-            match self.token("comma or object end")? {
-                (Token::ObjectEnd, _) => {
-                    self.depth -= 1;
-                    return Ok(Value::Table(table));
-                }
-                (Token::Comma, _) => token = self.token("object key string")?,
-                other => return Err(expected("comma or object end", other)),
-            }
-        }
-    }
-
-    fn array(&mut self) -> Result<Value, String> {
-        self.descend()?;
-        let table = self.lua.create_table().map_err(broken)?;
-        if let Some(mark) = self.array_mark {
-            table.set_metatable(Some(mark.clone())).map_err(broken)?;
-        }
-        let mut token = self.token("value or array end")?;
-        let mut index = 0;
-        if token.0 == Token::ArrayEnd {
-            self.depth -= 1;
-            return Ok(Value::Table(table));
-        }
-        loop {
-            let value = self.value(token)?;
-            index += 1;
-            table.raw_set(index, value).map_err(broken)?;
-            match self.token("comma or array end")? {
-                (Token::ArrayEnd, _) => {
-                    self.depth -= 1;
-                    return Ok(Value::Table(table));
-                }
-                (Token::Comma, _) => token = self.token("value")?,
-                other => return Err(expected("comma or array end", other)),
-            }
-        }
+    fn ascend(&mut self) {
+        self.depth -= 1;
+        self.made.close();
     }
 
     /// The next token; of a text the bytes are in `room`. `wanted`: what should stand here.
@@ -324,10 +330,6 @@ fn invalid_number(text: &[u8]) -> Option<(f64, usize)> {
     None
 }
 
-fn broken(error: mlua::Error) -> String {
-    error.to_string()
-}
-
 fn expected(wanted: &str, (found, at): Read) -> String {
     format!("Expected {wanted} but found {} at character {}", found.name(), at + 1)
 }
@@ -335,19 +337,43 @@ fn expected(wanted: &str, (found, at): Read) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::json::encode;
+    use crate::json::{LARGEST_DEPTH, decode, encode};
 
+    /// What a text is, written again.
     fn read(text: &str, options: &Options) -> Result<String, String> {
         let lua = crate::machine::new();
-        let value = Reader::new(&lua, text.as_bytes(), options, None).whole()?;
-        let write = crate::quick::make(&lua, |call| {
+        let (text, own) = (text.as_bytes().to_vec(), options.clone());
+        let read = crate::quick::make(&lua, move |call| decode(call, &text, &own)).unwrap();
+        let depth = Options { encode_depth: options.decode_depth, ..Options::default() };
+        let write = crate::quick::make(&lua, move |call| {
             let mut out = Vec::new();
-            encode(call, &Options::default(), &mut out)?;
+            encode(call, &depth, &mut out)?;
             call.give_bytes(&out);
             Ok(())
         });
-        let written = write.unwrap().call::<mlua::LuaString>(value).unwrap();
-        Ok(written.to_string_lossy())
+        lua.globals().set("read", read).unwrap();
+        lua.globals().set("write", write.unwrap()).unwrap();
+        let program = "local value, text = read() if text then return nil, text end return write(value)";
+        match lua.load(program).eval::<(Option<mlua::LuaString>, Option<String>)>().unwrap() {
+            (Some(written), None) => Ok(written.to_string_lossy()),
+            (_, why) => Err(why.unwrap_or_default()),
+        }
+    }
+
+    /// As deep as a program may say, on a stack that has no room for recursion; what does not fit Lua's own is refused.
+    #[test]
+    fn depth_takes_none_of_the_thread_s_stack() {
+        let small = std::thread::Builder::new().stack_size(256 * 1024);
+        let worked = small.spawn(|| {
+            let options = Options { decode_depth: LARGEST_DEPTH, ..Options::default() };
+            for (open, close) in [("[", "]"), ("{\"a\":", "}")] {
+                let text = |depth: usize| format!("{}1{}", open.repeat(depth), close.repeat(depth));
+                assert_eq!(read(&text(3900), &options), Ok(text(3900)));
+                let refused = read(&text(4001), &options).unwrap_err();
+                assert!(refused.starts_with("Found too many nested data structures ("), "{refused}");
+            }
+        });
+        worked.unwrap().join().unwrap();
     }
 
     #[test]

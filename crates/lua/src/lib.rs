@@ -8,6 +8,7 @@ mod json_read;
 pub mod machine;
 pub mod quick;
 pub mod regex;
+pub mod shelf;
 pub mod text;
 
 /// A mistake in a program's call, in the words that the program gets: it is raised in Lua, at the caller's line.

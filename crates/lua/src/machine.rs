@@ -35,6 +35,9 @@ const _: fn() = || {
     <Lua as Told<_>>::is_of_one_thread();
 };
 
+/// Stands in a fault's text for the name that the function was called by.
+const CALLED: &str = "\0";
+
 /// A new machine, with LuaJIT's own libraries and nothing else.
 ///
 /// # Errors
@@ -72,6 +75,41 @@ pub fn is_wait(value: Option<&Value>) -> bool {
     matches!(value, Some(Value::LightUserData(p)) if p.0 as usize == WAIT)
 }
 
+/// Arguments of a call, or what is wrong with them: told as a text like all faults, where mlua would raise a value of its own, which
+/// programs that join the texts of errors fail with.
+struct Given<A>(Result<A, Fault>);
+
+impl<A: FromLuaMulti> FromLuaMulti for Given<A> {
+    fn from_lua_multi(values: MultiValue, lua: &Lua) -> mlua::Result<Given<A>> {
+        let count = values.len();
+        Ok(Given(A::from_lua_args(values, 1, None, lua).map_err(|error| wrong_argument(&error, count))))
+    }
+}
+
+/// Lua's words for an argument that is of another type. What the function was called as the prelude knows: it stands for [`CALLED`].
+fn wrong_argument(error: &mlua::Error, count: usize) -> Fault {
+    let (number, cause) = match error {
+        mlua::Error::BadArgument { pos, cause, .. } => (*pos, &**cause),
+        other => (1, other),
+    };
+    let mlua::Error::FromLuaConversionError { from, to, .. } = cause else { return Fault(cause.to_string()) };
+    let wanted = match to.as_str() {
+        "bool" => "boolean",
+        "String" | "LuaString" | "string" => "string",
+        "table" | "Table" => "table",
+        "function" | "Function" => "function",
+        "userdata" | "AnyUserData" => "userdata",
+        _ => "number",
+    };
+    let got = match *from {
+        _ if number > count => "no value",
+        "integer" => "number",
+        "lightuserdata" => "userdata",
+        from => from,
+    };
+    bad_argument(number, CALLED, &format!("{wanted} expected, got {got}"))
+}
+
 /// Puts a function into a table. A fault comes back as its mark and its text. What it gives back ends with its last value that is not `nil`:
 /// `ngx.say(dict:get(key))` shows how many there are.
 ///
@@ -87,16 +125,17 @@ where
     A: FromLuaMulti,
     R: IntoLuaMulti,
 {
-    let function = lua.create_function(move |lua, arguments: A| match function(lua, arguments) {
-        Ok(values) => {
-            let mut values = values.into_lua_multi(lua)?;
-            while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
-                values.pop_back();
+    let function =
+        lua.create_function(move |lua, Given(arguments): Given<A>| match arguments.and_then(|a| function(lua, a)) {
+            Ok(values) => {
+                let mut values = values.into_lua_multi(lua)?;
+                while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
+                    values.pop_back();
+                }
+                Ok(values)
             }
-            Ok(values)
-        }
-        Err(fault) => (fault_mark(), lua.create_string(fault.0)?).into_lua_multi(lua),
-    })?;
+            Err(fault) => (fault_mark(), lua.create_string(fault.0)?).into_lua_multi(lua),
+        })?;
     table.raw_set(name, function)
 }
 
@@ -178,22 +217,12 @@ pub fn write_kind(kind: &Kind<'_>, out: &mut Vec<u8>) -> bool {
         Kind::Nil => out.extend_from_slice(b"nil"),
         Kind::Null => out.extend_from_slice(b"null"),
         Kind::Flag(flag) => out.extend_from_slice(if *flag { b"true" } else { b"false" }),
-        Kind::Number(number) => write_exactly(*number, out),
+        // Negative zero is written without its sign, as ngx_lua does.
+        Kind::Number(number) => write_number(*number + 0.0, out),
         Kind::Text(text) => out.extend_from_slice(text),
         Kind::Table | Kind::Other(_) => return false,
     }
     true
-}
-
-/// A number with all digits of a whole one, else as Lua writes it.
-fn write_exactly(number: f64, out: &mut Vec<u8>) {
-    use std::io::Write;
-    let whole = number as i64;
-    if number.to_bits() == (whole as f64).to_bits() && number.abs() >= 1e9 {
-        let _ = write!(out, "{whole}");
-    } else {
-        write_number(number, out);
-    }
 }
 
 /// Appends a value as `ngx.say` and `ngx.log` write it.
@@ -205,8 +234,8 @@ pub fn write_piece(value: &Value, number: usize, function: &str, out: &mut Vec<u
         Value::Nil => out.extend_from_slice(b"nil"),
         Value::LightUserData(p) if p.0.is_null() => out.extend_from_slice(b"null"),
         Value::Boolean(b) => out.extend_from_slice(if *b { b"true" } else { b"false" }),
-        Value::Integer(i) => out.extend_from_slice(i.to_string().as_bytes()),
-        Value::Number(n) => write_number(*n, out),
+        Value::Integer(i) => write_number(*i as f64, out),
+        Value::Number(n) => write_number(*n + 0.0, out),
         Value::String(text) => out.extend_from_slice(&text.as_bytes()),
         Value::Table(table) => return write_pieces(table, number, function, 0, out),
         other => {
@@ -316,8 +345,8 @@ struct JsonOptions(Rc<RefCell<json::Options>>);
 
 impl UserData for JsonOptions {}
 
-/// `json_options()` for each `cjson`: the options, and `encode(value, array_mt, empty_array_mt)` under them; `json_set(options, name,
-/// values ...)`, `json_decode(options, text)`.
+/// `json_options()` for each `cjson`: the options, and `encode(value, array_mt, empty_array_mt)` and `decode(text, array_mt)` under them;
+/// `json_set(options, name, values ...)`.
 fn add_json(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     let (mark, empty_mark) = (lua.create_table()?, lua.create_table()?);
     raw.raw_set("array_mt", &mark)?;
@@ -341,16 +370,22 @@ fn add_json(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             written
         });
         let encode = encode.map_err(broken)?;
-        Ok((lua.create_userdata(JsonOptions(options)).map_err(broken)?, encode))
+        let own = options.clone();
+        let decode = quick::make(lua, move |call| match call.argument(1) {
+            Kind::Text(text) => json::decode(call, text, &own.borrow()),
+            Kind::Number(number) => {
+                let mut text = Vec::new();
+                write_number(number, &mut text);
+                json::decode(call, &text, &own.borrow())
+            }
+            other => Err(bad_argument(1, "decode", &format!("string expected, got {}", other.name()))),
+        });
+        let decode = decode.map_err(broken)?;
+        Ok((lua.create_userdata(JsonOptions(options)).map_err(broken)?, encode, decode))
     })?;
     add(lua, raw, "json_set", move |_, (options, name, value): (AnyUserData, String, Value)| {
         let options = options.borrow::<JsonOptions>().map_err(broken)?.0.clone();
         set_json(&mut options.borrow_mut(), &name, &value)
-    })?;
-    add(lua, raw, "json_decode", move |lua, (options, text): (AnyUserData, Value)| -> Result<_, Fault> {
-        let options = options.borrow::<JsonOptions>().map_err(broken)?.0.clone();
-        let (options, text) = (options.borrow(), bytes_of(&text, 1, "decode")?);
-        json::decode(lua, &text, &options, Some(&mark).filter(|_| options.mark_arrays)).map_err(Fault)
     })
 }
 
@@ -700,15 +735,15 @@ mod tests {
         let raw = lua.create_table().unwrap();
         add_library(&lua, &raw).unwrap();
         lua.globals().set("raw", raw).unwrap();
-        lua.load("o, encode = raw.json_options() function raw.json_encode(_, value) return encode(value, raw.array_mt, raw.empty_array_mt) end")
+        lua.load("o, encode, decode = raw.json_options() function raw.json_encode(_, value) return encode(value, raw.array_mt, raw.empty_array_mt) end")
             .exec()
             .unwrap();
         let run = |text: &str| -> String { lua.load(text).eval::<mlua::LuaString>().unwrap().to_string_lossy() };
         assert_eq!(run("return raw.md5('hello')"), "5d41402abc4b2a76b9719d911017c592");
         assert_eq!(run("local m = raw.re_exec('hello, 1234', '([0-9])[0-9]+', 'jo') return m[0] .. m[1]"), "12341");
         assert_eq!(run("return raw.json_encode(o, { 1, 'a', { b = raw.null } })"), r#"[1,"a",{"b":null}]"#);
-        assert_eq!(run("return tostring(raw.json_decode(o, '{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
-        assert_eq!(run("return select(2, raw.json_decode(o, '{'))").split(" at ").count(), 2);
+        assert_eq!(run("return tostring(decode('{\"a\":[1,{\"b\":2}]}').a[2].b)"), "2");
+        assert_eq!(run("return select(2, decode('{'))").split(" at ").count(), 2);
         assert_eq!(
             run("return select(2, raw.json_encode(o, { [100] = 1 }))"),
             "Cannot serialise table: excessively sparse array"

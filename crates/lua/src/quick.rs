@@ -53,6 +53,21 @@ pub enum Kind<'c> {
     Other(&'static str),
 }
 
+impl Kind<'_> {
+    /// Lua's name for what it is.
+    pub fn name(&self) -> &'static str {
+        match self {
+            Kind::Nil => "nil",
+            Kind::Null => "userdata",
+            Kind::Flag(_) => "boolean",
+            Kind::Number(_) => "number",
+            Kind::Text(_) => "string",
+            Kind::Table => "table",
+            Kind::Other(name) => name,
+        }
+    }
+}
+
 type Quick = Box<dyn Fn(&Call) -> Result<(), Fault>>;
 
 /// Keeps a function as long as Lua has it.
@@ -300,6 +315,7 @@ impl Call {
 
 /// Pushes a text, or `false`: at most two at a time, which is within the room that a call has.
 fn push_text(state: *mut ffi::lua_State, text: Option<&[u8]>) {
+    assert!(text.is_none_or(|text| text.len() < MAX_TEXT), "a text is smaller than 1 GB");
     // SAFETY: the state is that of the call that goes on; the bytes are copied.
     unsafe {
         match text {
@@ -359,23 +375,11 @@ impl<'c> Place<'c> {
         Ok(())
     }
 
-    /// Shows the element at an index of a table.
-    ///
-    /// # Errors
-    /// What `show` says; there is no room.
-    pub fn element<T>(self, index: usize, show: impl FnOnce(Place<'c>) -> Result<T, Fault>) -> Result<T, Fault> {
-        if self.kind() != Kind::Table || !self.has_room() {
-            return Err(Fault("too deep for the stack".to_owned()));
-        }
-        let state = self.call.state;
-        // SAFETY: as in `pairs`: `index` is that of a table, and what is pushed is taken off again.
-        unsafe {
-            let top = ffi::lua_gettop(state);
-            ffi::lua_rawgeti_(state, self.index, index as c_int);
-            let shown = show(Place { call: self.call, index: top + 1 });
-            ffi::lua_settop(state, top);
-            shown
-        }
+    /// Begins to look at the parts of a table one after the other. None: there is no room.
+    pub(crate) fn visit(self) -> Option<Visit<'c>> {
+        // SAFETY: the state is valid.
+        let top = unsafe { ffi::lua_gettop(self.call.state) };
+        (self.kind() == Kind::Table && self.has_room()).then_some(Visit { table: self, top, begun: false })
     }
 
     /// How many elements a table has, as `#` without metamethods.
@@ -395,6 +399,142 @@ impl<'c> Place<'c> {
             let found = arguments.map(|number| ffi::lua_rawequal(state, -1, number as c_int) != 0);
             ffi::lua_pop(state, 1);
             found
+        }
+    }
+}
+
+/// A table whose parts are looked at one after the other, for as long as somebody wants. What is shown lies on the stack until the next is
+/// shown; a visit of a table in it ends before that.
+pub(crate) struct Visit<'c> {
+    table: Place<'c>,
+    top: c_int,
+    begun: bool,
+}
+
+impl<'c> Visit<'c> {
+    /// The next key and its value. None: there are no more, and nothing of this visit lies on the stack.
+    pub(crate) fn pair(&mut self) -> Option<(Place<'c>, Place<'c>)> {
+        let (call, top) = (self.table.call, self.top);
+        assert!(self.table.kind() == Kind::Table, "a visit outlives none that began after it");
+        // SAFETY: as in `pairs`: the table stays where it is, since everything that is pushed lies above it; above `top` lies the key that
+        // `lua_next` goes on from, as it was found, and whatever later visits have left is taken off first.
+        unsafe {
+            if self.begun {
+                ffi::lua_settop(call.state, top + 1);
+            } else {
+                ffi::lua_settop(call.state, top);
+                ffi::lua_pushnil(call.state);
+                self.begun = true;
+            }
+            (ffi::lua_next(call.state, self.table.index) != 0)
+                .then_some((Place { call, index: top + 1 }, Place { call, index: top + 2 }))
+        }
+    }
+
+    /// The element at an index.
+    pub(crate) fn element(&mut self, index: usize) -> Place<'c> {
+        let (call, top) = (self.table.call, self.top);
+        assert!(self.table.kind() == Kind::Table, "a visit outlives none that began after it");
+        // SAFETY: as in `pair`.
+        unsafe {
+            ffi::lua_settop(call.state, top);
+            ffi::lua_rawgeti_(call.state, self.table.index, index as c_int);
+        }
+        Place { call, index: top + 1 }
+    }
+
+    /// Ends it: what was shown is taken off the stack.
+    pub(crate) fn end(self) {
+        // SAFETY: what lies above `top` is this visit's.
+        unsafe { ffi::lua_settop(self.table.call.state, self.top) };
+    }
+}
+
+/// What is made in tables, however deep: the result of a call that gives nothing else. Each table lies on the stack until it is closed, so
+/// that depth takes Lua's stack and not the thread's.
+pub(crate) struct Maker<'c> {
+    call: &'c Call,
+    /// Of each open table how many elements it has so far; of one with names: that it has such.
+    open: Vec<Option<u32>>,
+    has_key: bool,
+}
+
+impl<'c> Maker<'c> {
+    /// For a call that has given nothing yet.
+    pub(crate) fn new(call: &'c Call) -> Maker<'c> {
+        assert_eq!(call.given.get(), 0, "what is made is the only result");
+        Maker { call, open: Vec::new(), has_key: false }
+    }
+
+    /// Whether the innermost table has elements (`true`) or names. None: no table is open.
+    pub(crate) fn is_list(&self) -> Option<bool> {
+        self.open.last().map(Option::is_some)
+    }
+
+    /// Opens a table of elements, whose metatable is an argument, or one of names. False: there is no room for one more.
+    pub(crate) fn open(&mut self, is_list: bool, metatable: Option<usize>) -> bool {
+        assert!(self.is_list() != Some(false) || std::mem::take(&mut self.has_key), "a table in one of names has one");
+        let state = self.call.state;
+        // SAFETY: room is asked for first, for the table and a key and a value in it. The metatable is a table among the arguments.
+        unsafe {
+            if ffi::lua_checkstack(state, WALK) == 0 {
+                return false;
+            }
+            ffi::lua_createtable(state, 0, 0);
+            if let Some(number) = metatable.filter(|number| self.call.argument(*number) == Kind::Table) {
+                ffi::lua_pushvalue(state, number as c_int);
+                ffi::lua_setmetatable(state, -2);
+            }
+        }
+        self.open.push(is_list.then_some(0));
+        true
+    }
+
+    /// Says under which name the next value of the innermost table stands.
+    pub(crate) fn key(&mut self, name: &[u8]) {
+        assert!(self.is_list() == Some(false) && !self.has_key, "a name belongs to a value of a table of names");
+        push_text(self.call.state, Some(name));
+        self.has_key = true;
+    }
+
+    /// Makes a value that is no table.
+    pub(crate) fn value(&mut self, value: Kind<'_>) {
+        let state = self.call.state;
+        // SAFETY: a call has room for a few values, and each open table has asked for more (`open`).
+        unsafe {
+            match value {
+                Kind::Null => ffi::lua_pushlightuserdata(state, std::ptr::null_mut()),
+                Kind::Flag(flag) => ffi::lua_pushboolean(state, c_int::from(flag)),
+                Kind::Number(number) => ffi::lua_pushnumber(state, number),
+                Kind::Text(text) => push_text(state, Some(text)),
+                Kind::Nil | Kind::Table | Kind::Other(_) => ffi::lua_pushnil(state),
+            }
+        }
+        self.store();
+    }
+
+    /// Closes the innermost table: it is a value of the one around it now.
+    pub(crate) fn close(&mut self) {
+        assert!(!self.has_key && self.open.pop().is_some(), "a table is open");
+        self.has_key = self.open.last().is_some_and(Option::is_none);
+        self.store();
+    }
+
+    /// The value that lies on top goes to where it belongs: without a table it is the result.
+    fn store(&mut self) {
+        let state = self.call.state;
+        match self.open.last_mut() {
+            None => self.call.give(|_| {}),
+            Some(Some(count)) => {
+                *count += 1;
+                // SAFETY: the table lies under the value.
+                unsafe { ffi::lua_rawseti_(state, -2, *count as c_int) };
+            }
+            Some(None) => {
+                assert!(std::mem::take(&mut self.has_key), "a value of a table of names has one");
+                // SAFETY: the table lies under key and value, and the key is a text.
+                unsafe { ffi::lua_rawset(state, -3) };
+            }
         }
     }
 }

@@ -69,6 +69,8 @@ pub struct Expression {
     locations: RefCell<CaptureLocations>,
     /// Whether subjects are UTF-8 is looked at first.
     check_utf: bool,
+    /// `a`, where it could not be said in the pattern: a match that begins elsewhere is none.
+    is_anchored: bool,
 }
 
 /// Expressions without `o` that a thread keeps: these may be made by a program for each request, so all of them go when there are so many.
@@ -145,19 +147,28 @@ fn tell_jit(letters: &[u8]) {
 
 fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     let shown = String::from_utf8_lossy(pattern);
-    let mut source = match std::str::from_utf8(pattern) {
+    let source = match std::str::from_utf8(pattern) {
         Ok(source) => source.to_owned(),
         Err(_) if options.utf => return Err(Fault(format!("pcre2_compile() failed: not UTF-8 in \"{shown}\""))),
         Err(_) => escape_bytes(pattern),
     };
-    if options.anchored {
-        source = format!("\\G(?:{source})");
-    }
+    // The library has no options for these: they are said in the pattern, behind what only its beginning may say.
+    let (verbs, rest) = source.split_at(leading_verbs(&source));
+    let mut prefix = if LIMIT.get() > 0 { format!("(*LIMIT_MATCH={})", LIMIT.get()) } else { String::new() };
+    // PCRE's name for it, which PCRE2 has no more.
+    prefix += &verbs.replace("(*UTF8)", "(*UTF)");
     if options.duplicate_names {
-        source = format!("(?J){source}");
+        prefix += "(?J)";
     }
-    if LIMIT.get() > 0 {
-        source = format!("(*LIMIT_MATCH={})", LIMIT.get()) + &source;
+    // A pattern that says by itself that it has comments may end in one, which would take the bracket with it.
+    let may_end_in_comment = !options.extended && rest.contains('#') && rest.contains("(?");
+    let suffix = match (options.anchored && !may_end_in_comment, options.extended) {
+        (false, _) => "",
+        (true, false) => ")",
+        (true, true) => "\n)",
+    };
+    if !suffix.is_empty() {
+        prefix += "\\G(?:";
     }
     let regex = RegexBuilder::new()
         .caseless(options.caseless)
@@ -168,8 +179,8 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         .ucp(options.utf)
         // Compiled code is so much faster that there is no reason to wait for `j`.
         .jit_if_available(true)
-        .build(&source)
-        .map_err(|e| explain(&shown, &e))?;
+        .build(&format!("{prefix}{rest}{suffix}"))
+        .map_err(|e| explain(&shown, (prefix.len(), verbs.len()), &e))?;
     let names = regex.capture_names().iter().enumerate();
     let names: Vec<(String, usize)> = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
     let repeats = names.iter().enumerate().any(|(at, (name, _))| names[..at].iter().any(|(n, _)| n == name));
@@ -181,7 +192,39 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         locations,
         duplicates: options.duplicate_names,
         check_utf: options.check_utf,
+        is_anchored: options.anchored && suffix.is_empty(),
     })
+}
+
+/// How long what stands at the beginning of a pattern and only there is: `(*UTF)`, `(*LIMIT_MATCH=10)` and the like.
+fn leading_verbs(pattern: &str) -> usize {
+    const VERBS: [&str; 16] = [
+        "UTF",
+        "UTF8",
+        "UCP",
+        "CR",
+        "LF",
+        "CRLF",
+        "ANY",
+        "ANYCRLF",
+        "NUL",
+        "BSR_ANYCRLF",
+        "BSR_UNICODE",
+        "NO_START_OPT",
+        "NO_AUTO_POSSESS",
+        "NO_JIT",
+        "NOTEMPTY",
+        "NO_DOTSTAR_ANCHOR",
+    ];
+    let mut length = 0;
+    while let Some(rest) = pattern[length..].strip_prefix("(*") {
+        let Some((verb, _)) = rest.split_once(')') else { break };
+        if !VERBS.contains(&verb) && !(verb.starts_with("LIMIT_") && verb.contains('=')) {
+            break;
+        }
+        length += verb.len() + "(*)".len();
+    }
+    length
 }
 
 /// A pattern of bytes that are no text, written as text that means the same: the library takes only text.
@@ -214,10 +257,12 @@ fn escape_bytes(pattern: &[u8]) -> String {
     text
 }
 
-fn explain(shown: &str, error: &pcre2::Error) -> Fault {
+/// What is wrong with a pattern, and where: there is so much in front of it, in place of so much of its own.
+fn explain(shown: &str, (prefix, verbs): (usize, usize), error: &pcre2::Error) -> Fault {
     let text = error.to_string();
     let text = text.rsplit(": ").next().unwrap_or(&text).to_owned();
-    match error.offset().and_then(|at| shown.get(at..)).filter(|rest| !rest.is_empty()) {
+    match error.offset().and_then(|at| shown.get((at + verbs).saturating_sub(prefix)..)).filter(|rest| !rest.is_empty())
+    {
         Some(rest) => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\" at \"{rest}\"")),
         None => Fault(format!("pcre2_compile() failed: {text} in \"{shown}\"")),
     }
@@ -269,6 +314,7 @@ impl Expression {
         let mut locations = self.locations.borrow_mut();
         match self.regex.captures_read_at(&mut locations, subject, from) {
             Ok(None) => Ok(None),
+            Ok(Some(found)) if self.is_anchored && found.start() != from => Ok(None),
             Ok(Some(_)) => Ok(Some(show(&mut (0..self.regex.captures_len()).map(|n| locations.get(n))))),
             Err(e) => Err(Fault(format!("pcre_exec() failed: {}", e.code()))),
         }
@@ -295,6 +341,23 @@ mod tests {
         assert_eq!(groups("A", "i", "xa", 0), Some(vec![Some((1, 2))]));
         assert_eq!(groups("a", "a", "xa", 0), None);
         assert_eq!(groups("a", "a", "xa", 1), Some(vec![Some((1, 2))]));
+    }
+
+    /// What letters say is no part of what the pattern means by itself.
+    #[test]
+    fn letters_leave_comments_and_verbs_alone() {
+        for (pattern, letters) in [
+            ("abc # comment", "ax"),
+            ("(?x)abc # comment", "a"),
+            ("(*UTF8)abc", "a"),
+            ("(*UTF)(*UCP)abc|x", "aD"),
+            ("ab[#]?c|abc", "a"),
+        ] {
+            assert_eq!(groups(pattern, letters, "abcabc", 3).map(|g| g[0]), Some(Some((3, 6))), "{pattern} {letters}");
+            assert_eq!(groups(pattern, letters, "ab abc", 2), None, "{pattern} {letters}");
+        }
+        let refused = find(b"(*UTF)ab(", b"aD").err().expect("a bracket is open");
+        assert!(refused.0.contains("in \"(*UTF)ab(\"") && !refused.0.contains(" at \"(*"), "{}", refused.0);
     }
 
     #[test]

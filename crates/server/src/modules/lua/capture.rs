@@ -2,7 +2,7 @@
 //! the same time and beside the program's other coroutines.
 
 use super::api::variables;
-use super::current::request;
+use super::current::{machine, request};
 use super::run::{Item, Operation, number};
 use crate::log_error;
 use crate::request::body::Stored;
@@ -203,8 +203,9 @@ fn begin(r: &mut Request, asked: Asked) -> Result<Running, Fault> {
             })?;
         }
     }
-    if asked.ctx.is_some() {
-        child.ctx.lua.get_or_insert_default().table = asked.ctx;
+    if let Some(table) = asked.ctx {
+        let slot = machine()?.shelf.put(table).map_err(|e| Fault(e.to_string()))?;
+        child.ctx.lua.get_or_insert_default().table = Some(slot);
     }
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();
     Ok(Box::pin(run(child, asked.shares)))

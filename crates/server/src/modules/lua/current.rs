@@ -8,6 +8,7 @@ pub use super::phase::{
 use super::watch::Running;
 use crate::request::Request;
 use ::lua::Fault;
+use ::lua::shelf::Slot;
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -76,7 +77,7 @@ pub fn next_owner() -> u64 {
 #[derive(Default)]
 pub struct Alone {
     /// `ngx.ctx`
-    pub table: Option<mlua::Table>,
+    pub table: Option<Slot>,
     /// What its lines in the log end with: the client and the address of the request that it comes from.
     pub note: Option<Rc<str>>,
 }

@@ -1,6 +1,7 @@
 //! LuaJIT for one thread and one configuration: its programs, compiled when they are first run, and coroutines that are used again.
 //! Made when a thread takes a configuration; goes with the last request and timer under it.
 
+use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::{api, run, watch};
 use crate::log::error::Level;
@@ -10,7 +11,8 @@ use crate::snapshot::{Snapshot, ThreadSnapshot, VariableId};
 use crate::status::Tally;
 use ::lua::interrupt::Handle;
 use ::lua::machine as base;
-use mlua::{Function, Lua, Table, Thread};
+use ::lua::shelf::Shelf;
+use mlua::{Function, Lua, Table};
 use runtime::TaskId;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
@@ -29,6 +31,8 @@ const PACKAGE_CPATH: &str =
     "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
 /// Coroutines that are kept for the next request, where nobody says how many.
 pub const IDLE_THREADS: u64 = 1024;
+/// Those of them that are not put on the shelf first: what runs without waiting ends before there are more.
+const MOST_AT_HAND: usize = 64;
 
 /// See the module's head.
 pub struct Machine {
@@ -40,7 +44,9 @@ pub struct Machine {
     pub names: HashMap<Box<[u8]>, VariableId>,
     functions: RefCell<Vec<Option<Function>>>,
     files: RefCell<HashMap<PathBuf, Function>>,
-    idle: RefCell<Vec<Thread>>,
+    idle: RefCell<Vec<Coroutine>>,
+    /// Where values of programs that wait are kept.
+    pub shelf: Shelf,
     most_idle: usize,
     /// `lua_max_run_time`: the time of its programs counts.
     pub bounded: bool,
@@ -186,6 +192,7 @@ impl Machine {
         if asked == Asked::ForRequests {
             watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
         }
+        let shelf = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
@@ -195,6 +202,7 @@ impl Machine {
             functions: RefCell::default(),
             files: RefCell::default(),
             idle: RefCell::default(),
+            shelf,
             most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
             bounded: !most.is_zero(),
             exiting: Cell::new(false),
@@ -315,24 +323,27 @@ impl Machine {
     }
 
     /// A coroutine that begins with a function.
-    pub fn thread(&self, function: &Function) -> mlua::Result<Thread> {
+    pub fn coroutine(&self, function: &Function) -> mlua::Result<Coroutine> {
         let idle = self.idle.borrow_mut().pop();
         match idle {
-            Some(thread) => {
+            Some(coroutine) => {
                 debug("lua reusing cached lua thread");
-                thread.reset(function.clone())?;
-                Ok(thread)
+                coroutine.reset(function.clone())?;
+                Ok(coroutine)
             }
-            None => self.lua.create_thread(function.clone()),
+            None => self.lua.create_thread(function.clone()).map(Coroutine::from),
         }
     }
 
     /// Takes a coroutine back that has come to its end.
-    pub fn keep(&self, thread: Thread) {
+    pub fn keep(&self, mut coroutine: Coroutine) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.most_idle {
             debug("lua caching unused lua thread");
-            idle.push(thread);
+            if coroutine.is_at_hand() && idle.len() >= MOST_AT_HAND {
+                coroutine.shelve(&self.shelf);
+            }
+            idle.push(coroutine);
         }
     }
 

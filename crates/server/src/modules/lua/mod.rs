@@ -5,6 +5,7 @@ pub mod api;
 pub mod balancer;
 pub mod capture;
 pub mod chunk;
+pub mod coroutine;
 pub mod current;
 pub mod machine;
 pub mod phase;

@@ -19,7 +19,8 @@ use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, body, finish};
 use ::lua::machine::{nothing, write_piece};
-use mlua::{Function, Table, Value};
+use ::lua::shelf::Slot;
+use mlua::{Function, Value};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
@@ -29,7 +30,7 @@ use std::sync::Arc;
 #[derive(Default)]
 pub struct Context {
     /// `ngx.ctx`
-    pub table: Option<Table>,
+    pub table: Option<Slot>,
     /// The request's own machine (`lua_code_cache off`).
     pub machine: Option<Rc<Machine>>,
     /// Where `ngx.exec` goes: URI and arguments.
@@ -219,7 +220,12 @@ fn exit(r: &mut Request, phase: Phase, status: i64) -> Verdict {
             }
             finish_answer(r)
         }
-        status => Verdict::Status(u16::try_from(status).unwrap_or(500)),
+        status => {
+            let status = u16::try_from(status).unwrap_or(500);
+            // An `error_page` that takes its answer's status (`=`) finds this one, as long as its own program says nothing else.
+            r.answer.headers.status = status;
+            Verdict::Status(status)
+        }
     }
 }
 
@@ -294,7 +300,7 @@ pub fn header_filter(r: &mut Request) -> Filtered {
         log_error!(r, Debug, "lua capture body filter, uri \"{uri}\"");
     }
     if r.conf().lua.body_filter.is_some() {
-        r.answer.body_filters.push(Box::new(Filter { room: Vec::new() }));
+        r.answer.body_filters.push(Box::new(Filter { room: Vec::new(), is_over: false }));
         r.answer.in_memory = true;
     }
     if r.ctx.lua.as_ref().is_some_and(|c| c.replaced) {
@@ -323,10 +329,15 @@ pub fn header_filter(r: &mut Request) -> Filtered {
 
 struct Filter {
     room: Vec<u8>,
+    /// The program has said that the answer ends: what comes after is nobody's.
+    is_over: bool,
 }
 
 impl BodyFilter for Filter {
     fn push(&mut self, r: &mut Request, chunk: Piece<'_>, last: bool, mut rest: Rest<'_>) -> io::Result<()> {
+        if self.is_over {
+            return Ok(());
+        }
         let Some(program) = (*r.conf().lua.body_filter).clone() else { return rest.push(r, chunk, last) };
         let mut bytes = std::mem::take(&mut self.room);
         bytes.clear();
@@ -339,6 +350,7 @@ impl BodyFilter for Filter {
             return Err(io::Error::other("body_filter_by_lua* failed"));
         }
         let (bytes, last) = piece.unwrap_or_default();
+        self.is_over = last;
         let pushed = rest.push(r, Piece::Bytes(&bytes), last);
         self.room = bytes;
         pushed

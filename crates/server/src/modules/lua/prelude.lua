@@ -22,6 +22,11 @@ local function raise(text)
     while true do
         local info = getinfo(level, "S")
         if not info or not own[info.source] then
+            -- A function of the server's does not know what it was called as, which Lua's own texts have in quotes.
+            if text:find("\0", 1, true) then
+                local called = getinfo(level - 1, "n")
+                text = text:gsub("%z", called and called.name or "?")
+            end
             -- No tail call: the levels would be others.
             error(text, info and level or 0)
         end
@@ -75,26 +80,39 @@ local function handed_on(resumer, ...)
     return ...
 end
 
-local function resumed(co, ok, first, ...)
-    if ok and first == WAIT then
+local function resumed(co, ok, ...)
+    if ok and (...) == WAIT then
         local resumer = running()
         handing_on[resumer] = true
-        return resumed(co, co_resume(co, handed_on(resumer, co_yield(WAIT, ...))))
+        return resumed(co, co_resume(co, handed_on(resumer, co_yield(...))))
     end
-    return ok, first, ...
+    return ok, ...
 end
 
+-- Each coroutine that has resumed another takes some of the thread's own stack, whose end would be the process's: so many may be in each
+-- other. Of one that was resumed by no other there is nothing to note.
+local MOST_RESUMED = 1000
+local depths = setmetatable({}, { __mode = "k" })
+
 local function resume(co, ...)
+    local resumer = running()
+    local depth = (resumer and depths[resumer] or 0) + 1
+    if depth > MOST_RESUMED then
+        return false, "C stack overflow"
+    end
+    if type(co) == "thread" and depths[co] ~= depth then
+        depths[co] = depth
+    end
     return resumed(co, co_resume(co, ...))
 end
 
 coroutine.resume = resume
 
-local function unwrapped(ok, first, ...)
+local function unwrapped(ok, ...)
     if not ok then
-        error(first, 0)
+        error((...), 0)
     end
-    return first, ...
+    return ...
 end
 
 function coroutine.wrap(f)
@@ -440,7 +458,7 @@ function ngx.sleep(seconds)
     if not seconds then
         error("bad argument #1 to 'sleep' (number expected)", 2)
     end
-    if seconds < 0 then
+    if not (seconds >= 0) then
         error("invalid sleep duration \"" .. tostring(seconds) .. "\"", 2)
     end
     local refused = may_wait("wait")
@@ -464,14 +482,9 @@ local function told(text)
     return text
 end
 
-local function text_of(value, number, name)
-    local kind = type(value)
-    if kind == "string" then
-        return value
-    elseif kind == "number" or kind == "boolean" or value == nil then
-        return tostring(value)
-    end
-    error("bad argument #" .. number .. " to '" .. name .. "' (string expected, got " .. kind .. ")", 3)
+-- As resty.core: whatever is no text is made one.
+local function text_of(value)
+    return type(value) == "string" and value or tostring(value)
 end
 
 local re_quick, re_find_quick = raw.re_quick, raw.re_find_quick
@@ -489,7 +502,7 @@ function re.match(subject, pattern, options, ctx, into)
             return match
         end
     end
-    local match, start, stop = re_exec(text_of(subject, 1, "match"), text_of(pattern, 2, "match"), options, from, into)
+    local match, start, stop = re_exec(text_of(subject), text_of(pattern), options, from, into)
     if match == FAULT then
         return nil, (told(start))
     end
@@ -503,7 +516,7 @@ function re.find(subject, pattern, options, ctx, nth)
     local from = ctx and ctx.pos
     local start, stop = re_find_quick(subject, pattern, options, from, nth)
     if start == OTHER then
-        start, stop = re_find(text_of(subject, 1, "find"), text_of(pattern, 2, "find"), options, from, nth)
+        start, stop = re_find(text_of(subject), text_of(pattern), options, from, nth)
     end
     if start == FAULT then
         return nil, nil, (told(stop))
@@ -515,7 +528,7 @@ function re.find(subject, pattern, options, ctx, nth)
 end
 
 function re.gmatch(subject, pattern, options)
-    subject, pattern = text_of(subject, 1, "gmatch"), text_of(pattern, 2, "gmatch")
+    subject, pattern = text_of(subject), text_of(pattern)
     local at = 1
     local probe, text = re_exec("", pattern, options, 1)
     if probe == FAULT then
@@ -580,12 +593,12 @@ local function template(text)
     return pieces
 end
 
-local function substitute(subject, pattern, replace, options, all, name)
-    subject, pattern = text_of(subject, 1, name), text_of(pattern, 2, name)
+local function substitute(subject, pattern, replace, options, all)
+    subject, pattern = text_of(subject), text_of(pattern)
     local pieces
     if type(replace) ~= "function" then
         local text
-        pieces, text = template(text_of(replace, 3, name))
+        pieces, text = template(text_of(replace))
         if not pieces then
             return nil, nil, text
         end
@@ -610,12 +623,7 @@ local function substitute(subject, pattern, replace, options, all, name)
                 end
             end
         else
-            local made = replace(match)
-            local kind = type(made)
-            if kind ~= "string" and kind ~= "number" then
-                error("bad argument #3 to '" .. name .. "' (string expected, got " .. kind .. ")", 3)
-            end
-            insert(out, made)
+            insert(out, text_of((replace(match))))
         end
         last = stop + 1
         at = stop < start and start + 1 or stop + 1
@@ -631,11 +639,11 @@ local function substitute(subject, pattern, replace, options, all, name)
 end
 
 function re.sub(subject, pattern, replace, options)
-    return substitute(subject, pattern, replace, options, false, "sub")
+    return substitute(subject, pattern, replace, options, false)
 end
 
 function re.gsub(subject, pattern, replace, options)
-    return substitute(subject, pattern, replace, options, true, "gsub")
+    return substitute(subject, pattern, replace, options, true)
 end
 
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
@@ -754,7 +762,6 @@ function coroutine.status(co)
     return co_yield(WAIT, "status", co)
 end
 
-local kill_thread = waiting("kill", "wait")
 ngx.thread = {}
 function ngx.thread.spawn(f, ...)
     if type(f) ~= "function" then
@@ -788,7 +795,16 @@ function ngx.thread.wait(...)
     end
     return finish(co_yield(WAIT, "join", ...))
 end
-ngx.thread.kill = kill_thread
+function ngx.thread.kill(co)
+    local refused = may_wait("wait")
+    if refused then
+        error(refused, 2)
+    end
+    if lights[co] and lights[co] ~= running() then
+        return nil, "killer not parent"
+    end
+    return finish(co_yield(WAIT, "kill", co))
+end
 
 local semaphore = {}
 local semaphore_mt = { __index = semaphore }
@@ -1072,6 +1088,9 @@ function tcp:receiveuntil(pattern, options)
     local inclusive = options and options.inclusive and true or false
     local ended = false
     return function(size)
+        if size ~= nil and not tonumber(size) then
+            error("bad argument #1 to '" .. called_as(1) .. "' (number expected, got " .. type(size) .. ")", 2)
+        end
         if ended then
             ended = false
             return nil, nil, nil
@@ -1323,20 +1342,6 @@ for _, name in ipairs({ "resty.core", "resty.core.regex", "resty.core.shdict", "
                         "resty.core.ndk", "resty.core.utils", "resty.core.socket", "resty.core.coroutine", "resty.core.param" }) do
     module(name, nothing)
 end
-module("resty.core.base", {
-    version = "0.1.32",
-    new_tab = require "table.new",
-    clear_tab = require "table.clear",
-    allows_subsystem = function(...)
-        local own = ngx.config.subsystem
-        for _, name in ipairs({ ... }) do
-            if name == own then
-                return
-            end
-        end
-        error("unsupported subsystem: " .. own, 2)
-    end,
-})
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
@@ -1352,7 +1357,7 @@ module("ngx.re", {
         if res ~= nil and type(res) ~= "table" then
             error("res is not a table", 2)
         end
-        subject = tostring(subject)
+        subject, pattern = tostring(subject), tostring(pattern)
         local out, count, pieces = res or {}, 0, 0
         -- Where the piece begins, and from where on its end is looked for.
         local at = ctx and ctx.pos or 1
@@ -1523,7 +1528,7 @@ local function integer(name, number, value, least, most)
 end
 
 local function cjson()
-    local options, encode = raw.json_options()
+    local options, encode, decode = raw.json_options()
     local array_mt, empty_array_mt = raw.array_mt, raw.empty_array_mt
     local json = { _NAME = "cjson", _VERSION = "2.1.0.14", null = null, array_mt = raw.array_mt,
                    empty_array = setmetatable({}, raw.array_mt), empty_array_mt = raw.empty_array_mt }
@@ -1531,7 +1536,7 @@ local function cjson()
         return finish(encode(value, array_mt, empty_array_mt))
     end
     function json.decode(text)
-        return finish(raw.json_decode(options, text))
+        return finish(decode(text, array_mt))
     end
     -- Each setter gives back what holds: without an argument it only tells.
     local function flag(name, option, value, turned)
@@ -1669,6 +1674,36 @@ module("resty.random", {
     token = function(count) return raw.to_hex(raw.random_bytes(count)) end,
     number = function(low, high) return math.random(low, high) end,
 })
+
+-- Libraries that call OpenSSL by FFI (lua-resty-string's `resty.aes`, lua-resty-openssl) expect that its symbols are the server's own. Here
+-- they are the machine's library's, which is loaded when a program first declares one of them.
+do
+    local ffi = require "ffi"
+    local cdef = ffi.cdef
+    local families = { "EVP", "HMAC", "RSA", "EC", "DH", "BN", "BIO", "PEM", "X509", "ASN1", "RAND", "ERR", "OPENSSL", "OpenSSL", "PKCS12",
+                       "CRYPTO", "OBJ", "AES", "MD5", "SHA1", "SHA256", "SHA512", "d2i", "i2d", "SSL" }
+    local libraries = { ["libcrypto.so.3"] = true }
+    local function load(name)
+        libraries[name] = nil
+        pcall(ffi.load, name, true)
+    end
+    function ffi.cdef(text, ...)
+        if type(text) == "string" and next(libraries) then
+            for _, family in ipairs(families) do
+                if text:find("%f[%w]" .. family .. "_[%w_]+%s*%(") then
+                    if libraries["libcrypto.so.3"] then
+                        load("libcrypto.so.3")
+                        libraries["libssl.so.3"] = true
+                    end
+                    if family == "SSL" and libraries["libssl.so.3"] then
+                        load("libssl.so.3")
+                    end
+                end
+            end
+        end
+        return cdef(text, ...)
+    end
+end
 
 -- Libraries that are made when they are asked for.
 local tools = {

@@ -8,6 +8,7 @@
 //!          ──> error ───────────────> entry: logged, 500; light thread: logged, told to whoever joins it
 //! ```
 
+use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::machine::Machine;
 use super::worker_thread::Plain;
@@ -16,9 +17,10 @@ use crate::log::error::Level;
 use crate::request::{Request, body, flow};
 use ::lua::Fault;
 use ::lua::machine::{fault_mark, is_wait, nothing};
-use mlua::thread::ThreadStatus;
-use mlua::{Function, IntoLua, Lua, MultiValue, Thread, Value};
-use std::collections::VecDeque;
+use ::lua::shelf::Bundle;
+use mlua::{Function, IntoLua, Lua, MultiValue, Value};
+use std::collections::{HashMap, VecDeque};
+use std::ffi::c_void;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
@@ -79,19 +81,34 @@ enum State {
     Waits(Operation),
     /// For one of these to end.
     Joins(Vec<usize>),
+    /// Nobody has asked yet how.
     Ended {
         ok: bool,
-        values: MultiValue,
+        values: Bundle,
     },
-    /// Ended, and somebody was told.
-    Gone,
 }
 
 struct Light {
-    thread: Thread,
+    coroutine: Coroutine,
     state: State,
     /// It waits for subrequests, which nobody may cut off.
     captures: bool,
+    /// Who waits for it to end.
+    joiner: Option<usize>,
+    /// Who has made it, while that one has not ended: somebody may still ask how it ended.
+    parent: Option<usize>,
+    /// How many have it for a parent.
+    children: usize,
+}
+
+impl Light {
+    fn new(coroutine: Coroutine, parent: Option<usize>) -> Light {
+        Light { coroutine, state: State::Ready, captures: false, joiner: None, parent, children: 0 }
+    }
+
+    fn has_ended(&self) -> bool {
+        matches!(self.state, State::Ended { .. })
+    }
 }
 
 /// What the driver has to do with the request itself.
@@ -101,12 +118,29 @@ enum Step {
     Flush(usize),
 }
 
+/// What a coroutine goes on with.
+enum Given {
+    Values(MultiValue),
+    /// Made into values when its turn comes: thousands may have come at once.
+    Items(Vec<Item>),
+}
+
+impl Given {
+    fn none() -> Given {
+        Given::Values(nothing())
+    }
+}
+
 struct Run<'m> {
     machine: &'m Rc<Machine>,
-    threads: Vec<Light>,
-    ready: VecDeque<(usize, MultiValue)>,
+    /// The entry thread is the first. None: it has ended and nobody can ask for it; its number is for the next.
+    threads: Vec<Option<Light>>,
+    free: Vec<usize>,
+    /// The light threads by their coroutines: a program may have thousands, and asks for each.
+    numbers: HashMap<*const c_void, usize>,
+    ready: VecDeque<(usize, Given)>,
     /// What runs when the client goes.
-    on_abort: Option<Thread>,
+    on_abort: Option<Coroutine>,
     abandoned: bool,
     /// Whose sockets it may use, without a request.
     owner: u64,
@@ -120,25 +154,26 @@ pub async fn run(
     arguments: MultiValue,
     phase: Phase,
 ) -> End {
-    run_with(r, machine, function, arguments, phase, None).await
+    match machine.coroutine(function) {
+        Ok(entry) => run_entry(r, machine, entry, arguments, phase, None).await,
+        Err(_) => End::Failed,
+    }
 }
 
-/// The same. `note`: what lines in the log end with, of a program without a request.
-pub async fn run_with(
+/// The same for a coroutine that begins with a program. `note`: what lines in the log end with, of one without a request.
+pub async fn run_entry(
     mut r: Option<&mut Request>,
     machine: &Rc<Machine>,
-    function: &Function,
+    entry: Coroutine,
     arguments: MultiValue,
     phase: Phase,
     note: Option<Rc<str>>,
 ) -> End {
-    let Ok(entry) = machine.thread(function) else { return End::Failed };
     let owner = if r.is_none() { current::next_owner() } else { 0 };
     let _living = r.is_none().then(|| current::Living::begin(owner, note));
-    let (threads, ready) = (Vec::new(), VecDeque::new());
-    let mut run = Run { machine, threads, ready, on_abort: None, abandoned: false, owner };
-    run.threads.push(Light { thread: entry, state: State::Ready, captures: false });
-    run.ready.push_back((0, arguments));
+    let (threads, ready) = (vec![Some(Light::new(entry, None))], VecDeque::from([(0, Given::Values(arguments))]));
+    let (free, numbers) = (Vec::new(), HashMap::new());
+    let mut run = Run { machine, threads, free, numbers, ready, on_abort: None, abandoned: false, owner };
     loop {
         let step = poll_fn(|cx| {
             let owner = run.owner;
@@ -155,14 +190,15 @@ pub async fn run_with(
         let (index, result) = match (step, r.as_deref_mut()) {
             (Step::End(end), Some(r)) if !matches!(end, End::Done) && body::is_gathered_in_part(r) => {
                 // A light thread was reading: whoever goes on with the request finds the whole body.
+                run.threads.clear();
                 return match (&end, body::read_all(r).await) {
                     (End::Failed | End::Broken, _) | (_, Ok(_)) => end,
                     (_, Err(e)) => end_of(e),
                 };
             }
             (Step::End(end), _) => {
-                if let (End::Done, Some(entry)) = (&end, run.threads.into_iter().next()) {
-                    machine.keep(entry.thread);
+                if let (End::Done, Some(Some(entry))) = (&end, run.threads.into_iter().next()) {
+                    machine.keep(entry.coroutine);
                 }
                 return end;
             }
@@ -175,7 +211,7 @@ pub async fn run_with(
             }
             (_, None) => return End::Failed,
         };
-        run.ready.push_back((index, result));
+        run.ready.push_back((index, Given::Values(result)));
     }
 }
 
@@ -197,9 +233,9 @@ impl Run<'_> {
         self.abandoned = true;
         log(Level::Info, format_args!("client prematurely closed connection"));
         match self.on_abort.take() {
-            Some(thread) => {
-                self.threads.push(Light { thread, state: State::Ready, captures: false });
-                self.ready.push_back((self.threads.len() - 1, nothing()));
+            Some(coroutine) => {
+                let index = self.begin(Light::new(coroutine, None));
+                self.ready.push_back((index, Given::none()));
                 self.poll(cx)
             }
             None => Poll::Ready(Step::End(End::Exit(499))),
@@ -208,15 +244,16 @@ impl Run<'_> {
 
     fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Step> {
         loop {
-            while let Some((index, values)) = self.ready.pop_front() {
-                if let Some(step) = self.resume(index, values) {
+            while let Some((index, given)) = self.ready.pop_front() {
+                if let Some(step) = self.resume(index, given) {
                     return Poll::Ready(step);
                 }
             }
-            if self.threads.iter().all(|t| matches!(t.state, State::Ended { .. } | State::Gone)) {
+            if self.threads.iter().flatten().all(Light::has_ended) {
                 return Poll::Ready(Step::End(End::Done));
             }
             for (index, light) in self.threads.iter_mut().enumerate() {
+                let Some(light) = light else { continue };
                 if let State::Waits(operation) = &mut light.state
                     && let Poll::Ready(mut items) = operation.as_mut().poll(cx)
                 {
@@ -224,7 +261,7 @@ impl Run<'_> {
                         return Poll::Ready(Step::End(end));
                     }
                     (light.state, light.captures) = (State::Ready, false);
-                    self.ready.push_back((index, values(&self.machine.lua, items)));
+                    self.ready.push_back((index, Given::Items(items)));
                 }
             }
             if self.ready.is_empty() {
@@ -233,13 +270,14 @@ impl Run<'_> {
         }
     }
 
-    fn resume(&mut self, index: usize, values: MultiValue) -> Option<Step> {
-        let light = &self.threads[index];
-        if matches!(light.state, State::Gone) {
-            // It was killed meanwhile.
-            return None;
-        }
-        match light.thread.resume::<MultiValue>(values) {
+    fn resume(&mut self, index: usize, given: Given) -> Option<Step> {
+        // None: it was killed meanwhile.
+        let light = self.threads[index].as_ref()?;
+        let (result, has_yielded) = light.coroutine.resume(match given {
+            Given::Values(values) => values,
+            Given::Items(items) => values(&self.machine.lua, items),
+        });
+        match result {
             Err(error) if index == 0 => {
                 log(Level::Error, format_args!("lua entry thread aborted: runtime error: {}", explain(&error)));
                 Some(Step::End(End::Failed))
@@ -252,10 +290,11 @@ impl Run<'_> {
                 self.ended(index, false, MultiValue::from_iter([text]));
                 None
             }
-            Ok(mut values) if light.thread.status() == ThreadStatus::Resumable => {
+            Ok(mut values) if has_yielded => {
                 if !is_wait(values.front()) {
                     // A plain `coroutine.yield`: the others have their turn.
-                    self.ready.push_back((index, nothing()));
+                    self.ready.push_back((index, Given::none()));
+                    self.shelve(index);
                     return None;
                 }
                 values.pop_front();
@@ -269,17 +308,90 @@ impl Run<'_> {
         }
     }
 
+    /// It goes on later, when others have had their turn.
+    fn shelve(&mut self, index: usize) {
+        if let Some(light) = &mut self.threads[index] {
+            light.coroutine.shelve(&self.machine.shelf);
+        }
+    }
+
+    /// A number for one more.
+    fn begin(&mut self, light: Light) -> usize {
+        let index = self.free.pop().unwrap_or_else(|| {
+            self.threads.push(None);
+            self.threads.len() - 1
+        });
+        self.numbers.insert(light.coroutine.address(), index);
+        self.threads[index] = Some(light);
+        index
+    }
+
+    /// One that has ended goes, and whoever asks for it hears that it is dead.
+    fn forget(&mut self, index: usize) {
+        let Some(light) = self.threads[index].take() else { return };
+        self.free.push(index);
+        self.numbers.remove(&light.coroutine.address());
+        if let Some(parent) = light.parent.and_then(|parent| self.threads[parent].as_mut()) {
+            parent.children -= 1;
+        }
+        self.orphan(index, light.children);
+        if let State::Joins(all) = &light.state {
+            self.let_go(index, all);
+        }
+    }
+
+    /// Those that one has made are nobody's any more: of those that have ended nobody will ask.
+    fn orphan(&mut self, parent: usize, children: usize) {
+        if children == 0 {
+            return;
+        }
+        for index in 0..self.threads.len() {
+            let Some(light) = self.threads[index].as_mut().filter(|light| light.parent == Some(parent)) else {
+                continue;
+            };
+            light.parent = None;
+            if light.has_ended() {
+                self.forget(index);
+            }
+        }
+    }
+
+    /// One waits no longer for these.
+    fn let_go(&mut self, joiner: usize, all: &[usize]) {
+        for &at in all {
+            if let Some(light) = self.threads[at].as_mut().filter(|light| light.joiner == Some(joiner)) {
+                light.joiner = None;
+            }
+        }
+    }
+
     /// A coroutine has ended: whoever joins it goes on.
     fn ended(&mut self, index: usize, ok: bool, values: MultiValue) {
-        let joiner = self.threads.iter().position(|t| matches!(&t.state, State::Joins(all) if all.contains(&index)));
-        match joiner {
-            Some(joiner) => {
-                self.threads[index].state = State::Gone;
-                self.threads[joiner].state = State::Ready;
-                self.ready.push_back((joiner, told(ok, values)));
+        let Some(light) = self.threads[index].as_mut() else { return };
+        let (joiner, children) = (light.joiner.take(), std::mem::take(&mut light.children));
+        let nobody_asks = light.parent.is_none() && index != 0;
+        if let Some(joiner) = joiner {
+            if let Some(light) = self.threads[joiner].as_mut()
+                && let State::Joins(all) = std::mem::replace(&mut light.state, State::Ready)
+            {
+                self.let_go(joiner, &all);
             }
-            None => self.threads[index].state = State::Ended { ok, values },
+            self.ready.push_back((joiner, Given::Values(told(ok, values))));
+            self.orphan(index, children);
+            return self.forget(index);
         }
+        if nobody_asks {
+            self.orphan(index, children);
+            return self.forget(index);
+        }
+        // Of the entry thread nobody asks, but it is the last to go.
+        let values = if index == 0 { nothing() } else { values };
+        match self.machine.shelf.put_all(&self.machine.lua, values) {
+            Ok(values) => light.state = State::Ended { ok, values },
+            Err(_) => light.state = State::Ended { ok: false, values: Bundle::Plain(nothing()) },
+        }
+        light.coroutine.shelve(&self.machine.shelf);
+        self.orphan(index, children);
     }
 
     /// What a coroutine waits for.
@@ -303,7 +415,10 @@ impl Run<'_> {
             "exec" | "jump" if self.refuses_end(index) => return None,
             "exec" => return Some(Step::End(End::Exec)),
             "jump" => return Some(Step::End(End::Jump)),
-            "flush" if current::request(|r| Ok(r.ctx.stream.is_some())) == Ok(true) => return Some(Step::Flush(index)),
+            "flush" if current::request(|r| Ok(r.ctx.stream.is_some())) == Ok(true) => {
+                self.shelve(index);
+                return Some(Step::Flush(index));
+            }
             "flush" => Ok(flush()),
             "read_body" => Ok(read_body()),
             "spawn" => {
@@ -316,26 +431,28 @@ impl Run<'_> {
             }
             "status" => {
                 let found = arguments.front().and_then(|v| self.find(v));
-                let status = match found.map(|at| &self.threads[at].state) {
-                    Some(State::Ended { .. }) => "zombie",
-                    Some(State::Gone) | None => "dead",
-                    Some(State::Ready | State::Waits(_) | State::Joins(_)) => "running",
+                let status = match found.and_then(|at| self.threads[at].as_ref()) {
+                    Some(light) if light.has_ended() => "zombie",
+                    Some(_) => "running",
+                    None => "dead",
                 };
-                self.ready.push_front((index, values(&self.machine.lua, vec![status.into()])));
+                self.ready.push_front((index, Given::Items(vec![status.into()])));
                 return None;
             }
             "kill" => {
-                let result = self.kill(index, &arguments);
-                self.ready.push_front((index, result));
+                let items = self.kill(index, &arguments);
+                self.ready.push_front((index, Given::Items(items)));
                 return None;
             }
             "on_abort" => {
                 let Some(Value::Thread(thread)) = arguments.pop_front() else { return None };
-                let items = match self.on_abort.replace(thread) {
+                let mut coroutine = Coroutine::from(thread);
+                coroutine.shelve(&self.machine.shelf);
+                let items = match self.on_abort.replace(coroutine) {
                     None => vec![Item::Number(1.0)],
                     Some(_) => vec![Item::Nil, "duplicate call".into()],
                 };
-                self.ready.push_front((index, values(&self.machine.lua, items)));
+                self.ready.push_front((index, Given::Items(items)));
                 return None;
             }
             "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
@@ -347,19 +464,18 @@ impl Run<'_> {
         };
         match started {
             Ok(operation) => {
-                self.threads[index].state = State::Waits(operation);
-                self.threads[index].captures = kind == "capture";
+                if let Some(light) = &mut self.threads[index] {
+                    (light.state, light.captures) = (State::Waits(operation), kind == "capture");
+                    light.coroutine.shelve(&self.machine.shelf);
+                }
             }
-            Err(fault) => {
-                let refused = values(&self.machine.lua, vec![Item::Fault(fault)]);
-                self.ready.push_front((index, refused));
-            }
+            Err(fault) => self.ready.push_front((index, Given::Items(vec![Item::Fault(fault)]))),
         }
         None
     }
 
     fn has_subrequests(&self) -> bool {
-        self.threads.iter().any(|t| t.captures && matches!(t.state, State::Waits(_)))
+        self.threads.iter().flatten().any(|t| t.captures && matches!(t.state, State::Waits(_)))
     }
 
     /// Whether a subrequest is under way, so that the coroutine that wants to end the program gets an error instead.
@@ -367,75 +483,79 @@ impl Run<'_> {
         let refuses = self.has_subrequests();
         if refuses {
             let fault = Item::Fault(Fault("attempt to abort with pending subrequests".to_owned()));
-            self.ready.push_front((index, values(&self.machine.lua, vec![fault])));
+            self.ready.push_front((index, Given::Items(vec![fault])));
         }
         refuses
     }
 
     /// `ngx.thread.spawn`: the new one runs first; the one that made it goes on when those before it had their turn.
     fn spawn(&mut self, index: usize, mut arguments: MultiValue) {
-        let alive = self.threads.iter().filter(|t| !matches!(t.state, State::Gone)).count();
+        let alive = self.threads.len() - self.free.len();
         let Some(Value::Thread(thread)) = arguments.pop_front() else { return };
         if alive >= MAX_THREADS {
             let refused = vec![Item::Fault(Fault("too many light threads".to_owned()))];
-            self.ready.push_front((index, values(&self.machine.lua, refused)));
+            self.ready.push_front((index, Given::Items(refused)));
             return;
         }
-        self.ready.push_back((index, MultiValue::from_iter([Value::Thread(thread.clone())])));
-        self.threads.push(Light { thread, state: State::Ready, captures: false });
-        self.ready.push_front((self.threads.len() - 1, arguments));
+        self.ready.push_back((index, Given::Values(MultiValue::from_iter([Value::Thread(thread.clone())]))));
+        self.shelve(index);
+        let made = self.begin(Light::new(thread.into(), Some(index)));
+        if let Some(parent) = &mut self.threads[index] {
+            parent.children += 1;
+        }
+        self.ready.push_front((made, Given::Values(arguments)));
     }
 
     fn find(&self, value: &Value) -> Option<usize> {
         let Value::Thread(thread) = value else { return None };
-        self.threads.iter().rposition(|t| t.thread == *thread)
+        let address = thread.to_pointer();
+        let is_entry = || self.threads[0].as_ref().is_some_and(|entry| entry.coroutine.address() == address);
+        self.numbers.get(&address).copied().or_else(|| is_entry().then_some(0))
     }
 
     fn join(&mut self, index: usize, arguments: &MultiValue) {
-        let mut found = Vec::new();
-        for value in arguments {
-            match self.find(value) {
-                Some(at) if !matches!(self.threads[at].state, State::Gone) => found.push(at),
-                _ => {}
-            }
-        }
-        for &at in &found {
-            if let State::Ended { .. } = self.threads[at].state
-                && let State::Ended { ok, values } = std::mem::replace(&mut self.threads[at].state, State::Gone)
-            {
-                self.ready.push_front((index, told(ok, values)));
-                return;
-            }
+        let found: Vec<usize> = arguments.iter().filter_map(|value| self.find(value)).collect();
+        let first = found.iter().copied().find(|at| self.threads[*at].as_ref().is_some_and(Light::has_ended));
+        if let Some(at) = first {
+            let told = match self.threads[at].as_ref().map(|light| &light.state) {
+                Some(State::Ended { ok, values }) => {
+                    values.values().map(|values| told(*ok, values)).unwrap_or_default()
+                }
+                _ => nothing(),
+            };
+            self.forget(at);
+            self.ready.push_front((index, Given::Values(told)));
+            return;
         }
         if found.is_empty() {
             let items = vec![Item::Nil, "already waited or killed".into()];
-            self.ready.push_front((index, values(&self.machine.lua, items)));
+            self.ready.push_front((index, Given::Items(items)));
             return;
         }
-        self.threads[index].state = State::Joins(found);
+        for &at in &found {
+            if let Some(light) = &mut self.threads[at] {
+                light.joiner = Some(index);
+            }
+        }
+        if let Some(light) = &mut self.threads[index] {
+            light.state = State::Joins(found);
+        }
+        self.shelve(index);
     }
 
-    fn kill(&mut self, index: usize, arguments: &MultiValue) -> MultiValue {
-        let found = arguments.front().and_then(|v| self.find(v));
-        let items = match found {
+    fn kill(&mut self, index: usize, arguments: &MultiValue) -> Vec<Item> {
+        match arguments.front().and_then(|v| self.find(v)) {
             Some(0) => vec![Item::Nil, "not user thread".into()],
             Some(at) if at == index => vec![Item::Nil, "killer not parent".into()],
             Some(_) if self.has_subrequests() => vec![Item::Nil, "pending subrequests".into()],
-            Some(at) => match self.threads[at].state {
-                State::Gone => vec![Item::Nil, "already waited or killed".into()],
-                State::Ended { .. } => {
-                    self.threads[at].state = State::Gone;
-                    vec![Item::Nil, "already terminated".into()]
-                }
-                _ => {
-                    self.threads[at].state = State::Gone;
-                    self.ready.retain(|(ready, _)| *ready != at);
-                    vec![Item::Number(1.0)]
-                }
-            },
+            Some(at) => {
+                let has_ended = self.threads[at].as_ref().is_some_and(Light::has_ended);
+                self.ready.retain(|(ready, _)| *ready != at);
+                self.forget(at);
+                if has_ended { vec![Item::Nil, "already terminated".into()] } else { vec![Item::Number(1.0)] }
+            }
             None => vec![Item::Nil, "already waited or killed".into()],
-        };
-        values(&self.machine.lua, items)
+        }
     }
 }
 

@@ -97,7 +97,7 @@ impl Wanted {
                     }
                     // A piece is given when no part of it can belong to the text that ends it.
                     found => match size {
-                        Some(size) if found.is_some() || buffer.len() >= size + text.len() => {
+                        Some(size) if found.is_some() || buffer.len() >= size.saturating_add(text.len()) => {
                             Look::Found { give: *size, take: *size, over: false }
                         }
                         _ => Look::More,

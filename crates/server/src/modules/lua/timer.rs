@@ -1,10 +1,12 @@
 //! `ngx.timer`: programs that run later, without a request. A timer is a task; it waits, then it counts as running.
 
+use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::machine::Machine;
 use super::run;
 use crate::log::error::Level;
 use ::lua::Fault;
+use ::lua::shelf::{Bundle, Slot};
 use mlua::{Function, MultiValue, Value};
 use runtime::TaskId;
 use runtime::timer::Timer;
@@ -35,9 +37,38 @@ pub fn make(
     }
     let pending = Pending::new(&machine);
     let delay = Duration::from_secs_f64(delay.min(f64::from(u32::MAX)));
-    let note = note();
-    runtime::spawn(live(machine, pending, delay, repeated, function, arguments, note));
+    let broken = |e: mlua::Error| Fault(e.to_string());
+    let work = Work {
+        function: machine.shelf.put(function).map_err(broken)?,
+        arguments: machine.shelf.put_all(&machine.lua, arguments).map_err(broken)?,
+        note: note(),
+    };
+    runtime::spawn(live(machine, pending, delay, repeated, work));
     Ok(None)
+}
+
+/// What a timer runs.
+struct Work {
+    function: Slot,
+    arguments: Bundle,
+    /// What its lines in the log end with.
+    note: Option<Rc<str>>,
+}
+
+impl Work {
+    /// A coroutine that begins with it, and its arguments.
+    fn begin(&self, machine: &Machine, premature: bool) -> mlua::Result<(Coroutine, MultiValue)> {
+        let mut values = self.arguments.values()?;
+        values.push_front(Value::Boolean(premature));
+        Ok((machine.coroutine(&self.function.value()?)?, values))
+    }
+
+    /// Where its function is defined.
+    fn place(&self) -> String {
+        let info = self.function.value::<Function>().map(|function| function.info()).ok();
+        let line = info.as_ref().and_then(|info| info.line_defined).unwrap_or(0);
+        format!("{}:{line}", info.and_then(|info| info.source).unwrap_or_default())
+    }
 }
 
 /// What the timer's lines in the log end with: whose request has made it.
@@ -104,15 +135,7 @@ impl Drop for Running {
     }
 }
 
-async fn live(
-    machine: Rc<Machine>,
-    pending: Pending,
-    delay: Duration,
-    repeated: bool,
-    function: Function,
-    arguments: MultiValue,
-    note: Option<Rc<str>>,
-) {
+async fn live(machine: Rc<Machine>, pending: Pending, delay: Duration, repeated: bool, work: Work) {
     let mut pending = Some(pending);
     // What it runs under stays as long as it does.
     let snapshot = machine.snapshot.upgrade();
@@ -132,21 +155,20 @@ async fn live(
         };
         let most = machine.timer_limits().1;
         if machine.running.get() as u64 >= most {
-            let info = function.info();
-            let (source, line) = (info.source.unwrap_or_default(), info.line_defined.unwrap_or(0));
+            let place = work.place();
             crate::log::process_line(
                 Level::Alert,
                 format_args!(
-                    "lua failed to run timer with function defined at {source}:{line}: {most} lua_max_running_timers are not enough"
+                    "lua failed to run timer with function defined at {place}: {most} lua_max_running_timers are not enough"
                 ),
             );
         } else {
             machine.running.set(machine.running.get() + 1);
             let _running = Running(machine.clone());
             debug("lua ngx.timer expired");
-            let mut values = arguments.clone();
-            values.push_front(Value::Boolean(premature));
-            run::run_with(None, &machine, &function, values, Phase::Timer, note.clone()).await;
+            if let Ok((entry, values)) = work.begin(&machine, premature) {
+                run::run_entry(None, &machine, entry, values, Phase::Timer, work.note.clone()).await;
+            }
             debug("http lua close fake http connection");
         }
         if !repeated || premature {

@@ -1,6 +1,8 @@
 //! `ngx.say`, `ngx.print`, `ngx.header`, `ngx.status`, `ngx.exit`, `ngx.redirect`, `ngx.exec`: what the client gets.
 
-use super::super::current::{ANSWERING, BEFORE_BODY, Phase, WAITING, connection, need, phase, request, request_in};
+use super::super::current::{
+    ANSWERING, BEFORE_BODY, Phase, WAITING, connection, machine, need, phase, request, request_in,
+};
 use super::super::phases::{add_header, content_type, finish_answer, send_head, set_header};
 use super::super::{current, raw};
 use super::request::{shown_safely, unsafe_byte};
@@ -8,10 +10,11 @@ use crate::log_error;
 use crate::request::chunk::Chunk;
 use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
-use crate::request::{Request, Version};
+use crate::request::{Request, Text, Version};
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_kind, write_piece};
 use ::lua::quick::{self, Call, Kind};
+use ::lua::shelf::Slot;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use std::cell::RefCell;
 
@@ -345,7 +348,8 @@ fn set_status(r: &mut Request, value: &Value) -> Result<(), Fault> {
         return Ok(());
     }
     r.answer.headers.status = status as u16;
-    r.answer.headers.status_line = None;
+    // As ngx_lua, whose servers had no reason for it.
+    r.answer.headers.status_line = (status as u16 == 101).then(|| Text::from("101 Switching Protocols"));
     r.flow.error_status = 0;
     Ok(())
 }
@@ -515,34 +519,38 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         Ok(())
     })?;
     add_function(lua, raw, "ctx", |lua, ()| {
-        let of_timer = current::alone(|a| match &a.table {
-            Some(table) => Ok(table.clone()),
+        let broken = |e: mlua::Error| Fault(e.to_string());
+        let machine = machine()?;
+        let table_of = |place: &mut Option<Slot>| match place {
+            Some(slot) => slot.value::<Table>().map_err(broken),
             None => {
-                let table = lua.create_table().map_err(|e| Fault(e.to_string()))?;
-                a.table = Some(table.clone());
+                let table = lua.create_table().map_err(broken)?;
+                *place = Some(machine.shelf.put(&table).map_err(broken)?);
                 Ok(table)
             }
-        });
-        if let Some(table) = of_timer {
-            return table.map(Some);
+        };
+        match current::alone(|a| table_of(&mut a.table)) {
+            Some(table) => table,
+            None => connection(|r| table_of(&mut r.ctx.lua.get_or_insert_default().table)),
         }
-        connection(|r| {
-            let context = r.ctx.lua.get_or_insert_default();
-            if context.table.is_none() {
-                context.table = Some(lua.create_table().map_err(|e| Fault(e.to_string()))?);
-            }
-            Ok(context.table.clone())
-        })
+    })?;
+    quick::add(lua, raw, "request_number", |call| {
+        match connection(|_| Ok(current::owner())) {
+            Ok(owner) => call.give_number(owner as f64),
+            Err(_) => call.give_nil(),
+        }
+        Ok(())
     })?;
     add_function(lua, raw, "set_ctx", |_, value: Value| {
         let Value::Table(table) = value else {
             return Err(Fault("ctx should be a table while getting a ".to_owned() + value.type_name()));
         };
-        if current::alone(|a| a.table = Some(table.clone())).is_some() {
+        let mut slot = Some(machine()?.shelf.put(table).map_err(|e| Fault(e.to_string()))?);
+        if current::alone(|a| a.table = slot.take()).is_some() {
             return Ok(());
         }
         connection(|r| {
-            r.ctx.lua.get_or_insert_default().table = Some(table);
+            r.ctx.lua.get_or_insert_default().table = slot;
             Ok(())
         })
     })?;

@@ -32,6 +32,7 @@ fn ms(seconds: Option<f64>) -> Result<u64, Fault> {
 fn key(value: &Value) -> Result<Vec<u8>, Refusal> {
     match value {
         Value::Nil => Err("nil key"),
+        Value::Boolean(flag) => Ok(flag.to_string().into_bytes()),
         value => match bytes_of(value, 1, "key") {
             Ok(key) if key.is_empty() => Err("empty key"),
             Ok(key) if key.len() > MAX_KEY => Err("key too long"),

@@ -59,6 +59,8 @@ local missing = {
     export_keying_material_early = "keys are not exported",
     get_req_ssl_pointer = "there is no OpenSSL below",
     get_upstream_ssl_pointer = "there is no OpenSSL below",
+    get_server_random = "the library below does not show it",
+    get_session_master_key = "keys are not shown",
 }
 for name, why in pairs(missing) do
     ssl[name] = function()
