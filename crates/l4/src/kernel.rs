@@ -38,6 +38,8 @@ pub const PINS: &str = "/sys/fs/bpf/ironweir-l4";
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
 /// A folder that stands at the top of a BPF file system that was mounted for pins: it goes with them.
 const MOUNTED: &str = "mounted-for-pins";
+/// Files that the kernel puts at the top of each.
+const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
 /// What was pinned by versions whose index of recent flows has other words in it.
 const FORMER: &str = "recent";
 
@@ -424,7 +426,8 @@ fn make_folder(folder: &Path) -> Result<(), String> {
 /// Takes away the BPF file system that was mounted for these pins, once nothing of ours or another's is in it.
 fn unmount(pins: &Path) -> Result<(), String> {
     let mark = pins.join(MOUNTED);
-    let is_last = std::fs::read_dir(pins).is_ok_and(|entries| entries.count() == 1);
+    let is_own = |name: &std::ffi::OsStr| name == MOUNTED || OF_THE_KERNEL.iter().any(|own| name == *own);
+    let is_last = std::fs::read_dir(pins).is_ok_and(|mut all| all.all(|e| e.is_ok_and(|e| is_own(&e.file_name()))));
     if !is_last || !mark.exists() {
         return Ok(());
     }

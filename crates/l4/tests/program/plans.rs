@@ -154,3 +154,24 @@ fn more_than_a_thousand_virtual_servers_keep_their_flows_apart() {
         }
     }
 }
+
+#[test]
+fn a_file_system_that_was_mounted_for_pins_goes_with_them() {
+    if !namespace::enter("plans::a_file_system_that_was_mounted_for_pins_goes_with_them") {
+        return;
+    }
+    let pins = std::env::temp_dir().join(format!("l4-pins-{}", std::process::id()));
+    std::fs::create_dir(&pins).unwrap();
+    std::fs::write(pins.join("notes"), "mine").unwrap();
+    let plan = Plan::read(super::INDEXED).unwrap();
+    let refused = Kernel::load(&plan, Some(&pins)).err().unwrap();
+    assert!(refused.contains("hide what is in the folder"), "{refused}");
+    std::fs::remove_file(pins.join("notes")).unwrap();
+    let kernel = Kernel::load(&plan, Some(&pins)).unwrap();
+    let is_mounted = || std::fs::read_to_string("/proc/self/mountinfo").unwrap().contains(pins.to_str().unwrap());
+    assert!(is_mounted());
+    drop(kernel);
+    l4::kernel::clear(&pins).unwrap();
+    assert!(!is_mounted());
+    std::fs::remove_dir(&pins).unwrap();
+}
