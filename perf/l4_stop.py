@@ -110,7 +110,7 @@ def clear(folder):
         found = subprocess.run(["ip", "netns", "pids", name(host)], stdout=subprocess.PIPE, text=True, check=False).stdout
         for pid in found.split():
             subprocess.run(["kill", "-9", pid], check=False)
-    for mount in sorted(pathlib.Path(folder).glob("*/pins*")):
+    for mount in sorted(pathlib.Path(folder).glob("*/*/pins*")):
         subprocess.run(["umount", "-l", mount], stderr=subprocess.DEVNULL, check=False)
     for host in ["balancer", *HOSTS]:
         subprocess.run(["ip", "netns", "del", name(host)], stderr=subprocess.DEVNULL, check=False)
