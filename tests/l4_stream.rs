@@ -152,6 +152,57 @@ fn a_server_of_stream_is_balanced_by_the_kernel_and_counted_like_any_other() {
     assert!(site.lab.ended(&site.balancer));
     assert!(!site.lab.on("lb1", "ip link show front").contains("prog/xdp"));
     assert_eq!(site.open(1), ["ConnectionRefusedError"]);
+    let mounts = std::fs::read_to_string("/proc/self/mountinfo").unwrap();
+    let pins = site.lab.folder.path().join("pins-lb1").display().to_string();
+    assert!(!mounts.contains(&pins), "what was mounted for the pins is gone");
+}
+
+#[test]
+fn a_reload_that_takes_xdp_away_lets_flows_end() {
+    let text = stream(FOUR, "");
+    let Some(mut site) = site(&text) else { return };
+    site.until_it_works();
+    let opened = site.open(20);
+    let has_program = |site: &Site| site.lab.on("lb1", "ip link show front").contains("prog/xdp");
+    let reload = |site: &mut Site, text: &str, services: usize| {
+        site.lab.configure("lb1", text, HTTP);
+        site.lab.signal(&site.balancer, "HUP");
+        assert!(wait(|| site.kernel()["services"].as_array().is_some_and(|s| s.len() == services)));
+    };
+    reload(&mut site, &text.replace(" xdp=nat", ""), 0);
+    // By the kernel still, since the ordinary proxy knows nothing of them.
+    assert_eq!(site.talk(), opened);
+    let mut others = site.lab.client();
+    let new = others.names(&format!("open 4 {SERVICE4} 80"));
+    assert!(new.iter().all(|name| name.starts_with('r')), "the ordinary proxy's: {new:?}");
+    assert!(has_program(&site));
+    // It comes back before they have ended.
+    reload(&mut site, &text, 1);
+    assert!(wait(|| site.kernel()["services"][0]["path"] == "kernel"));
+    assert_eq!(site.talk(), opened);
+    assert!(site.until(|names| names.iter().all(|n| n.starts_with('r'))).len() == 20);
+    reload(&mut site, &text.replace(" xdp=nat", ""), 0);
+    assert_eq!(site.talk(), opened);
+    site.client.ask("close");
+    assert!(wait(|| !has_program(&site)), "it goes with the last flow: {}", site.lab.log("lb1"));
+    assert_eq!(others.names("talk"), new);
+}
+
+#[test]
+fn who_is_kept_out_by_a_program_is_not_let_in_by_the_kernel() {
+    let Some(mut lab) = Lab::new(Gateway::Balancer) else { return };
+    let _servers = lab.serve(4, 80);
+    lab.configure("lb1", &stream(FOUR, "preread_by_lua_block { ngx.exit(403) }"), HTTP);
+    let (good, said) = lab.test("lb1");
+    assert!(good && said.contains("the ordinary proxy of \"stream\" serves it, not the kernel"), "{said}");
+    let _balancer = lab.ironweir("lb1");
+    let mut client = lab.client();
+    let mut names = Vec::new();
+    let is_closed = wait(|| {
+        names = client.names(&format!("open 4 {SERVICE4} 80"));
+        names.iter().all(|name| name.is_empty() || name == "ConnectionResetError")
+    });
+    assert!(is_closed, "{names:?}");
 }
 
 #[test]
@@ -391,14 +442,40 @@ fn what_cannot_be_is_named_by_t_with_its_cure() {
     assert!(foreign.contains("ip addr add 10.9.7.7/32 dev lo"), "{foreign}");
     let direct = said(&stream("server 10.9.2.2:80;", "").replace("xdp=nat", "xdp=direct"));
     assert!(direct.contains("behind a gateway, so \"direct\" cannot bring it a frame"), "{direct}");
+    let method = said(&text.replace("maglev;", "random;"));
+    assert!(method.contains("none of the kernel's"), "{method}");
     let own = said(&stream("server 10.9.1.11:80;", ""));
     assert!(own.contains("is an address of this machine"), "{own}");
     let full = said(&text.replace("xdp=nat", "xdp=full_nat"));
     assert!(full.contains("needs \"xdp_source\" with IPv4 addresses"), "{full}");
-    let rules = said(&stream(FOUR, "deny 10.0.0.1;"));
-    assert!(rules.contains("\"allow, deny\" has no effect on packets"), "{rules}");
-    let method = said(&text.replace("maglev;", "random;"));
-    assert!(method.contains("none of the kernel's"), "{method}");
+    let rules = said(&stream(FOUR, "deny 10.0.0.1;").replace("xdp=nat", "xdp=direct"));
+    assert!(rules.contains("would let in whom \"allow\", \"deny\" may keep out"), "{rules}");
+    let loopback = said(&text.replace(SERVICE4, "127.0.0.1"));
+    assert!(loopback.contains("packets to a loopback address come by no interface"), "{loopback}");
+    let inside = said(&format!("xdp_interfaces lo; {text}"));
+    assert!(inside.contains("xdp_interfaces lo: no client's packet comes by"), "{inside}");
+    let reports = said(&format!("xdp_reports 10.9.7.7:7000 key=only-for-this-test; {text}"));
+    assert!(reports.contains("xdp_reports 10.9.7.7:7000: 10.9.7.7 is no address of this machine"), "{reports}");
+    let folder = lab.folder.path().join("pins-lb1");
+    std::fs::create_dir(&folder).unwrap();
+    std::fs::write(folder.join("notes"), "mine").unwrap();
+    lab.configure("lb1", &text, HTTP);
+    let (good, pins) = lab.test("lb1");
+    assert!(!good && pins.contains("hide what is in the folder"), "{pins}");
+    std::fs::remove_file(folder.join("notes")).unwrap();
+    // What works otherwise than it may be meant.
+    let mut doubtful = |stream: &str, text: &str| {
+        lab.configure("lb1", stream, HTTP);
+        let (good, said) = lab.test("lb1");
+        assert!(good && said.contains(text), "{said}");
+    };
+    let other = text.replace(SERVICE4, "[fd00:9:9::1]");
+    doubtful(&other, "the ordinary proxy of \"stream\" serves it, while no server of upstream \"web\" can get packets");
+    doubtful(&stream(&format!("{FOUR} server 224.0.0.1:80;"), ""), "its address is not that of one machine");
+    doubtful(&stream(FOUR, "deny 10.0.0.1;"), "which would let in whom \"allow\", \"deny\" may keep out");
+    let full = |source: &str| stream(FOUR, &format!("xdp_source {source};")).replace("xdp=nat", "xdp=full_nat");
+    doubtful(&full(SERVICE4), "xdp_source 10.9.9.1: clients connect to it (listen 10.9.9.1:80)");
+    doubtful(&full("10.9.1.11"), "xdp_source 10.9.1.11: connections of this machine to 10.9.1.1:80 have it");
     lab.configure("lb1", &text, HTTP);
     let (good, said) = lab.test("lb1");
     assert!(good, "{said}");

@@ -100,8 +100,10 @@ static __always_inline int deliver(struct xdp_md *ctx, const struct packet *p, c
 				   const struct real *r)
 {
 	if (p->ttl <= 1) {
+		if (f->kind == FLOW_FORWARD)
+			return answer_expired(ctx, p);
 		count(EVENT_TTL);
-		return f->kind == FLOW_RETURN ? XDP_PASS : XDP_DROP;
+		return XDP_PASS;
 	}
 	if (f->kind == FLOW_RETURN || s->mode == MODE_NAT || s->mode == MODE_FULL_NAT)
 		return deliver_nat(ctx, p, f);

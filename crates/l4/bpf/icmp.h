@@ -54,14 +54,28 @@ static __always_inline int quoted_ports(void *data, void *end, __u32 at, struct 
 	return 0;
 }
 
-/* A router tells of our tunnel's packet: the real server's path takes less. Senders are told when they send the next one. */
+/* The outer packet that an error quotes is one that we send: from the tunnel's own address to this real server, as the mode says. */
+static __always_inline int is_own_tunnel(const struct flow_key *outer, const struct service *s, const struct real *r)
+{
+	const struct addr *source = is4(&r->addr) ? &s->tunnel4 : &s->tunnel6;
+
+	if (outer->proto == IPPROTO_UDP ? s->mode != MODE_GUE || outer->dport != s->gue_port : s->mode != MODE_IPIP)
+		return 0;
+	return same(&outer->src, source) && same(&outer->dst, &r->addr);
+}
+
+/*
+ * A router tells of our tunnel's packet, whose outer header is on the desk (`quoted`): the real server's path takes less. Senders are told
+ * when they send the next one.
+ */
 static __noinline int learn_mtu(struct xdp_md *ctx, const struct packet *p, __u32 at, __u8 carries)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
+	struct scratch *d = desk();
 	struct flow_key k = {};
-	__u32 next, mtu;
+	__u32 next, mtu, least;
 
-	if (!p)
+	if (!p || !d)
 		return XDP_PASS;
 	__u8 *icmp = data + OFFSET(p->l4);
 	if (icmp + 8 > (__u8 *)end)
@@ -81,10 +95,16 @@ static __noinline int learn_mtu(struct xdp_md *ctx, const struct packet *p, __u3
 	struct flow *f = bpf_map_lookup_elem(&flows, &k);
 	if (!f || f->kind != FLOW_FORWARD || (f->mode != MODE_IPIP && f->mode != MODE_GUE))
 		return XDP_PASS;
-	__u32 index = f->real;
+	__u32 index = f->real, id = f->service;
+	struct service *s = bpf_map_lookup_elem(&services, &id);
 	struct real *r = bpf_map_lookup_elem(&reals, &index);
-	/* RFC 1191 section 3 and RFC 8200 section 5: no path takes less. */
-	if (!r || mtu < (p->v6 ? 1280 : 576) || (r->mtu && mtu >= r->mtu))
+	if (!s || !r || !s->used || r->service != id || s->mode != f->mode || !is_own_tunnel(&d->quoted, s, r))
+		return XDP_PASS;
+	/* RFC 1191 section 3 and RFC 8200 section 5: no path takes less. IPv6 in a tunnel gets its 1,280 (RFC 2473 section 7.1). */
+	least = p->v6 ? 1280 : 576;
+	if (carries == IPPROTO_IPV6)
+		least = 1280 + overhead(s, r);
+	if (mtu < least || (r->mtu && mtu >= r->mtu))
 		return XDP_PASS;
 	r->mtu = mtu;
 	count(EVENT_PATH_MTU);

@@ -70,7 +70,16 @@ struct {
 	__uint(max_entries, 16384);
 	__type(key, __u32);
 	__type(value, struct recent_line);
-} recent SEC(".maps");
+} recent_lines SEC(".maps");
+
+/* By the number of the interface, cut to the map. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(map_flags, BPF_F_MMAPABLE);
+	__uint(max_entries, LINKS);
+	__type(key, __u32);
+	__type(value, struct link);
+} links SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);

@@ -82,6 +82,7 @@ struct scratch {
 	struct hop hop;
 	struct segment segment;
 	__u64 jiffies, now; /* the tick, and the coarse clock when it began */
+	__u32 told_step, told; /* errors about hop limits that were sent lately */
 };
 
 struct {
@@ -207,6 +208,22 @@ static __always_inline int parse6(void *data, void *end, struct packet *p)
 	return parse_transport(data, end, p, p->length - head);
 }
 
+/* The frame is for this machine, as far as user space has said which addresses the interface has. */
+static __always_inline int is_for_us(struct xdp_md *ctx, const struct ethhdr *eth)
+{
+	__u32 at = ctx->ingress_ifindex & (LINKS - 1);
+	const struct link *l = bpf_map_lookup_elem(&links, &at);
+	const __u16 *w = (const void *)eth->h_dest;
+	__u64 to = w[0] | (__u64)w[1] << 16 | (__u64)w[2] << 32;
+
+	if (!l || l->ifindex != ctx->ingress_ifindex || l->addresses[0] == to)
+		return 1;
+	for (__u32 i = 1; i < LINK_ADDRESSES && i < l->count; i++)
+		if (l->addresses[i] == to)
+			return 1;
+	return 0;
+}
+
 static __always_inline int parse(struct xdp_md *ctx, struct packet *p)
 {
 	void *data = (void *)(long)ctx->data, *end = (void *)(long)ctx->data_end;
@@ -218,6 +235,10 @@ static __always_inline int parse(struct xdp_md *ctx, struct packet *p)
 	/* A broadcast or somebody else's frame, on an interface that hears everything, is not ours. */
 	if (eth->h_dest[0] & 1)
 		return PARSED_PASS;
+	if (!is_for_us(ctx, eth)) {
+		count(EVENT_FOREIGN);
+		return PARSED_PASS;
+	}
 	if (eth->h_proto == bpf_htons(ETH_P_IP))
 		return parse4(data, end, p);
 	if (eth->h_proto == bpf_htons(ETH_P_IPV6))

@@ -25,11 +25,10 @@
 #define RECENT_MAX 60000000000ULL
 #define RECENT_WAYS 4
 
-/* The second word: the time, the numbers of real server (16 bits) and service (8), mode, kind; never zero. */
-#define RECENT_VALID 1
-#define RECENT_RETURN 2
-#define RECENT_MODE(word) ((word) >> 2 & 7)
-#define RECENT_SERVICE(word) ((word) >> 8 & 0xff)
+/* The second word: the time, the numbers of real server (16 bits) and service (12), one more than the mode, kind; never zero. */
+#define RECENT_RETURN 1
+#define RECENT_MODE(word) (((word) >> 1 & 7) - 1)
+#define RECENT_SERVICE(word) ((word) >> 4 & 0xfff)
 #define RECENT_REAL(word) ((word) >> 16 & 0xffff)
 
 /* For so long a packet that was noted stands for those that come after it. */
@@ -103,7 +102,7 @@ static __always_inline struct recent_line *recent_line(const struct recent_keys 
 {
 	__u32 at = (hash >> 32) * n->lines >> 32;
 
-	return n->lines ? bpf_map_lookup_elem(&recent, &at) : 0;
+	return n->lines ? bpf_map_lookup_elem(&recent_lines, &at) : 0;
 }
 
 /* The second word of the entry with this hash; 0: there is none. */
@@ -226,7 +225,7 @@ static __always_inline void recent_note(const struct packet *p, const struct flo
 	}
 	__u8 no = FLOW_DEAD | FLOW_OPENING | FLOW_SHIFTED | (f->mode <= MODE_FULL_NAT ? FLOW_CLOSED : 0);
 	if (!(f->state & no))
-		word = (now >> RECENT_SHIFT) << 32 | (__u64)(f->real & 0xffff) << 16 | (__u64)(f->service & 0xff) << 8 |
-		       (__u64)(f->mode & 7) << 2 | (f->kind == FLOW_RETURN ? RECENT_RETURN : 0) | RECENT_VALID;
+		word = (now >> RECENT_SHIFT) << 32 | (__u64)(f->real & 0xffff) << 16 | (__u64)(f->service & 0xfff) << 4 |
+		       (__u64)((f->mode + 1) & 7) << 1 | (f->kind == FLOW_RETURN ? RECENT_RETURN : 0);
 	recent_put(p->hash, word, extra);
 }

@@ -112,7 +112,10 @@ static __noinline int answer_reset(struct xdp_md *ctx, const struct packet *p)
 #define BACK4 28
 #define BACK6 48
 
-static __always_inline int too_big4(struct xdp_md *ctx, const struct packet *p, __u16 mtu)
+/* What an error says: its type, its code, and what stands in the last two octets of its head. */
+#define ERROR_OF(type, code) ((type) << 8 | (code))
+
+static __always_inline int error4(struct xdp_md *ctx, const struct packet *p, __u32 what, __u16 mtu)
 {
 	const int made = sizeof(struct iphdr) + sizeof(struct icmphdr);
 
@@ -124,8 +127,8 @@ static __always_inline int too_big4(struct xdp_md *ctx, const struct packet *p, 
 	__builtin_memcpy(data, data + made, ETH_HLEN);
 	struct iphdr *ip = data + ETH_HLEN;
 	struct icmphdr *icmp = (void *)(ip + 1);
-	icmp->type = ICMP_DEST_UNREACH;
-	icmp->code = ICMP_FRAG_NEEDED;
+	icmp->type = what >> 8;
+	icmp->code = what;
 	icmp->checksum = 0;
 	icmp->unused = 0;
 	icmp->mtu = bpf_htons(mtu);
@@ -137,7 +140,7 @@ static __always_inline int too_big4(struct xdp_md *ctx, const struct packet *p, 
 	return XDP_TX;
 }
 
-static __always_inline int too_big6(struct xdp_md *ctx, const struct packet *p, __u16 mtu)
+static __always_inline int error6(struct xdp_md *ctx, const struct packet *p, __u32 what, __u16 mtu)
 {
 	const int made = sizeof(struct ipv6hdr) + sizeof(struct icmp6hdr);
 
@@ -149,8 +152,8 @@ static __always_inline int too_big6(struct xdp_md *ctx, const struct packet *p, 
 	__builtin_memcpy(data, data + made, ETH_HLEN);
 	struct ipv6hdr *ip = data + ETH_HLEN;
 	struct icmp6hdr *icmp = (void *)(ip + 1);
-	icmp->icmp6_type = ICMPV6_PKT_TOOBIG;
-	icmp->icmp6_code = 0;
+	icmp->icmp6_type = what >> 8;
+	icmp->icmp6_code = what;
 	icmp->icmp6_cksum = 0;
 	icmp->icmp6_mtu = bpf_htonl(mtu);
 	icmp->icmp6_cksum = ~fold(pseudo_sum(p, IPPROTO_ICMPV6, sizeof(*icmp) + BACK6) + sum_words(icmp, (sizeof(*icmp) + BACK6) / 2));
@@ -168,8 +171,42 @@ static __noinline int answer_too_big(struct xdp_md *ctx, const struct packet *p,
 
 	if (!p)
 		return XDP_DROP;
-	verdict = p->v6 ? too_big6(ctx, p, mtu) : too_big4(ctx, p, mtu);
+	verdict = p->v6 ? error6(ctx, p, ERROR_OF(ICMPV6_PKT_TOOBIG, 0), mtu) :
+			  error4(ctx, p, ERROR_OF(ICMP_DEST_UNREACH, ICMP_FRAG_NEEDED), mtu);
 	if (verdict == XDP_TX)
 		count(EVENT_TOO_BIG);
 	return verdict;
+}
+
+/* An address of one machine: only such a sender is told (RFC 1122 section 3.2.2, RFC 4443 section 2.4 e). */
+static __always_inline int is_machine(const struct packet *p)
+{
+	const struct addr *a = &p->key.src;
+	__u8 first = bpf_ntohl(a->w[3]) >> 24;
+
+	if (p->v6)
+		return (a->w[0] | a->w[1] | a->w[2] | a->w[3]) && (bpf_ntohl(a->w[0]) >> 24) != 0xff;
+	return first && first != 127 && first < 224;
+}
+
+/*
+ * Its hop limit is used up: a client's packet ends at the service's address, which tells it so (RFC 792, RFC 4443 section 3.3), as a router
+ * does. Not of a later fragment, and not more often than a CPU may.
+ */
+static __noinline int answer_expired(struct xdp_md *ctx, const struct packet *p)
+{
+	struct scratch *d = desk();
+
+	count(EVENT_TTL);
+	if (!p || !d || p->fragment == FRAGMENT_LATER || !is_machine(p))
+		return XDP_DROP;
+	__u32 step = p->now >> TOLD_SHIFT;
+	if (d->told_step != step) {
+		d->told_step = step;
+		d->told = 0;
+	}
+	if (d->told >= TOLD_MAX)
+		return XDP_DROP;
+	d->told++;
+	return p->v6 ? error6(ctx, p, ERROR_OF(ICMPV6_TIME_EXCEED, 0), 0) : error4(ctx, p, ERROR_OF(ICMP_TIME_EXCEEDED, 0), 0);
 }

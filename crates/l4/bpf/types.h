@@ -32,6 +32,12 @@
 #define COOKIE_MSS6 1440
 /* The hop limit of packets that are made here. */
 #define OWN_TTL 64
+/* Interfaces whose link addresses are known: a power of two; and addresses of one of them, so that it is a line of the cache. */
+#define LINKS 256
+#define LINK_ADDRESSES 7
+/* A CPU tells senders of used up hop limits so often at most in 2^30 ns (RFC 4443 section 2.4 f). */
+#define TOLD_SHIFT 30
+#define TOLD_MAX 1000
 
 enum mode { MODE_NAT = 0, MODE_FULL_NAT = 1, MODE_DIRECT = 2, MODE_IPIP = 3, MODE_GUE = 4 };
 
@@ -44,6 +50,7 @@ enum service_flag {
 	SERVICE_AFFINITY = 4,   /* a client's next flows go where its first went */
 	SERVICE_HASH_PORT = 8,  /* the source port counts in the hash */
 	SERVICE_QUIC = 16,      /* connection ids name the real server */
+	SERVICE_DROP_REMOVED = 32, /* for user space: flows of real servers that leave are reset */
 };
 
 enum real_flag {
@@ -83,7 +90,7 @@ struct service {
 	__u8 proto;
 	__u32 used; /* 0: the slot is free */
 	__u32 cookies; /* 0: no cookies; 1: each SYN is answered with one; else SYNs a second above which each is */
-	__u32 zero;
+	__u32 retired; /* for user space: no longer in the plan, but some of its flows go on */
 };
 
 struct real {
@@ -203,6 +210,16 @@ struct secret {
 	__u64 k0, k1;
 };
 
+/*
+ * Whose frames an interface takes: its own link address, those of MACVLAN devices above it, that of the bridge or bond that it belongs to. As
+ * numbers, the first octet in the lowest bits.
+ */
+struct link {
+	__u32 ifindex; /* 0: the place is free */
+	__u32 count;
+	__u64 addresses[LINK_ADDRESSES];
+};
+
 /* A line of the processor's cache in the index of recent flows: four entries of two words each. */
 struct recent_line {
 	__u64 w[8];
@@ -235,7 +252,7 @@ enum event {
 	EVENT_ADOPTED,      /* another balancer's flow */
 	EVENT_EXPIRED,      /* idle for too long: dropped */
 	EVENT_RESET,        /* answered with RST */
-	EVENT_TTL,          /* dropped: hop limit */
+	EVENT_TTL,          /* hop limit: the sender is told, or it is dropped */
 	EVENT_NO_NEIGHBOUR, /* dropped, or left to the stack, which asks for the neighbour */
 	EVENT_NO_ROUTE,     /* dropped */
 	EVENT_TOO_BIG,      /* answered with ICMP */
@@ -245,6 +262,7 @@ enum event {
 	EVENT_PATH_MTU,     /* a tunnel's path MTU learned */
 	EVENT_COOKIE,       /* a SYN answered with a cookie */
 	EVENT_PROVED,       /* a cookie came back: the flow begins */
+	EVENT_FOREIGN,      /* a frame for another machine's link address: left to the stack */
 	EVENTS,
 };
 

@@ -1,16 +1,14 @@
 //! A plan goes into the maps: only what has changed is written, and in an order in which no packet meets a half of it. A real
-//! server that leaves keeps its number, and its flows, until the keeper sees that it has none.
+//! server that leaves keeps its number, and its flows, until the keeper sees that it has none; so does a virtual server.
 
 use crate::kernel::{Maps, Place, chain};
 use crate::layout::{
-    Addr, Back, BackKey, Field, Port, QuicKey, RING_SLOTS, Real, RecentKeys, Secret, Service, ServiceKey, choice,
-    real_flag, service_flag,
+    Addr, Back, BackKey, Field, Port, QuicKey, Real, RecentKeys, Secret, Service, ServiceKey, choice, real_flag,
+    service_flag,
 };
-use crate::plan::{
-    Choice, Mode, Plan, Protocol, REALS_MAX, RealServer, RealState, SERVICES_MAX, SOURCES_MAX, VirtualServer,
-};
+use crate::plan::{Choice, Mode, Plan, Protocol, RealServer, RealState, SOURCES_MAX, VirtualServer};
 use crate::ring::{self, Member};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 
 /// Makes the maps say what the plan says. Flows that are there stay where they are.
@@ -28,9 +26,7 @@ pub fn apply(maps: &mut Maps, plan: &Plan) -> Result<(), String> {
     maps.known_reals.clear();
     for (key, id) in state.ids.clone() {
         if !wanted.contains(&key) {
-            state.remove(maps, key, id)?;
-            // Its number may be another's from now on.
-            forget_recent(maps)?;
+            state.retire(maps, id)?;
         }
     }
     let sources = put_sources(maps, plan)?;
@@ -96,6 +92,12 @@ struct State {
     ids: HashMap<ServiceKey, u32>,
     services: Vec<Service>,
     reals: Vec<Real>,
+    /// Numbers of real servers, by the number of their virtual one; and those that are free.
+    of_service: HashMap<u32, Vec<usize>>,
+    free: BTreeSet<usize>,
+    free_ids: BTreeSet<u32>,
+    /// Where parts of the map of slots begin, and how long they are.
+    parts: BTreeMap<u32, u32>,
 }
 
 /// A number that nobody has.
@@ -110,24 +112,66 @@ impl State {
             let (key, id) = entry.map_err(|e| chain(&e))?;
             ids.insert(ServiceKey::decode(&key), u32::from_ne_bytes(id));
         }
-        let services = maps.services.iter().map(|s| s.map(|s| Service::decode(&s))).collect::<Result<_, _>>();
-        let reals = maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>();
-        Ok(State { ids, services: services.map_err(|e| chain(&e))?, reals: reals.map_err(|e| chain(&e))? })
+        let services = maps.services.iter().map(|s| s.map(|s| Service::decode(&s))).collect::<Result<Vec<_>, _>>();
+        let reals = maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<Vec<_>, _>>();
+        let (services, reals) = (services.map_err(|e| chain(&e))?, reals.map_err(|e| chain(&e))?);
+        let mut of_service = HashMap::<u32, Vec<usize>>::new();
+        for (index, real) in reals.iter().enumerate().filter(|(_, real)| !is_free(real)) {
+            of_service.entry(real.service).or_default().push(index);
+        }
+        let free = reals.iter().enumerate().filter(|(_, real)| is_free(real)).map(|(index, _)| index).collect();
+        let known: HashSet<u32> = ids.values().copied().collect();
+        let is_free_id = |(id, service): &(u32, &Service)| service.used == 0 && !known.contains(id);
+        let free_ids = (0..).zip(&services).filter(is_free_id).map(|(id, _)| id).collect();
+        let used = services.iter().filter(|s| s.used == 1 && s.slots > 0);
+        let parts = used.map(|s| (s.ring, ring::extent(s.slots as usize))).collect();
+        Ok(State { ids, services, reals, of_service, free, free_ids, parts })
     }
 
-    /// The service's address is the stack's again, and with it what its flows still send.
-    fn remove(&mut self, maps: &mut Maps, key: ServiceKey, id: u32) -> Result<(), String> {
-        maps.service_ids.remove(&key.encode()).map_err(|e| chain(&e))?;
-        self.ids.remove(&key);
-        self.set_service(maps, id, Service::default())?;
-        for index in 0..self.reals.len() {
-            if !is_free(&self.reals[index]) && self.reals[index].service == id {
-                self.set_real(maps, index, Real::default())?;
-                maps.active.set(index as u32, 0, 0).map_err(|e| chain(&e))?;
-                clear_counters(maps, index as u32)?;
-            }
+    /// The service begins no flow any more: who opens one is the stack's guest. What its flows still send goes on to its real servers, or is
+    /// reset, as it is with a real server that has left. The keeper takes it out with the last of them.
+    fn retire(&mut self, maps: &mut Maps, id: u32) -> Result<(), String> {
+        let mut service = self.services[id as usize];
+        if service.retired != 0 {
+            return Ok(());
+        }
+        if service.slots > 0 {
+            self.parts.remove(&service.ring);
+        }
+        maps.known_rings.remove(&id);
+        (service.slots, service.cookies, service.retired) = (0, 0, 1);
+        service.flags &= !(service_flag::ADOPT_RETURN | service_flag::AFFINITY);
+        let reset = if service.flags & service_flag::DROP_REMOVED != 0 { real_flag::RESET } else { 0 };
+        self.set_service(maps, id, service)?;
+        for index in self.of_service.get(&id).cloned().unwrap_or_default() {
+            let mut real = self.reals[index];
+            (real.flags, real.weight) = (real_flag::GONE | (real.flags & real_flag::RESET) | reset, 0);
+            self.set_real(maps, index, real)?;
         }
         Ok(())
+    }
+
+    /// Where a service's slots begin: where they are, if they still fit there, or in another part of the map.
+    fn place_slots(&mut self, maps: &mut Maps, id: u32, slots: usize) -> Result<u32, String> {
+        let now = self.services[id as usize];
+        let wanted = ring::extent(slots);
+        let has = if now.used == 1 && now.slots > 0 { ring::extent(now.slots as usize) } else { 0 };
+        if slots == 0 || has == wanted {
+            return Ok(now.ring);
+        }
+        maps.known_rings.remove(&id);
+        let mut at = 0;
+        for (begin, length) in &self.parts {
+            if begin - at >= wanted {
+                break;
+            }
+            at = begin + length;
+        }
+        if at.checked_add(wanted).is_none_or(|end| end > maps.rings.len()) {
+            return Err("no room for the tables of more virtual servers: there is more from the next start".to_owned());
+        }
+        self.parts.insert(at, wanted);
+        Ok(at)
     }
 
     fn set_service(&mut self, maps: &mut Maps, id: u32, service: Service) -> Result<(), String> {
@@ -156,18 +200,23 @@ impl State {
         let key = key_of(service);
         let id = match self.ids.get(&key) {
             Some(id) => *id,
-            None => (0..SERVICES_MAX)
-                .find(|id| self.services[*id as usize].used == 0 && !self.ids.values().any(|other| other == id))
-                .ok_or("no room for another virtual server")?,
+            None => {
+                let room = maps.services.len();
+                let full =
+                    || format!("no room for more than {room} virtual servers: there is more from the next start");
+                self.free_ids.pop_first().ok_or_else(full)?
+            }
         };
         let members = self.put_reals(maps, service, id)?;
         let slots = ring::slots(service.choice, &members);
-        put_slots(maps, id, &slots)?;
+        let before = self.services[id as usize];
+        let ring = self.place_slots(maps, id, slots.len())?;
+        put_slots(maps, id, ring, &slots)?;
         let tunnel = |v6: bool| plan.tunnel_source(v6).map(Addr::from).unwrap_or_default();
         let value = Service {
             idle_ns: service.idle_s.saturating_mul(1_000_000_000),
             affinity_ns: service.affinity_s.saturating_mul(1_000_000_000),
-            ring: id * RING_SLOTS,
+            ring,
             slots: slots.len() as u32,
             seed: seed(&key),
             sources: sources.get(&service.sources).copied().unwrap_or(0),
@@ -183,9 +232,12 @@ impl State {
             proto: key.proto,
             used: 1,
             cookies: if service.protocol == Protocol::Tcp && service.mode.rewrites() { service.cookies } else { 0 },
-            zero: 0,
+            retired: 0,
         };
         self.set_service(maps, id, value)?;
+        if before.used == 1 && before.slots > 0 && (before.ring != ring || slots.is_empty()) {
+            self.parts.remove(&before.ring);
+        }
         if self.ids.insert(key, id).is_none() {
             maps.service_ids.insert(key.encode(), id.to_ne_bytes(), 0).map_err(|e| chain(&e))?;
         }
@@ -196,9 +248,9 @@ impl State {
     fn put_reals(&mut self, maps: &mut Maps, service: &VirtualServer, id: u32) -> Result<Vec<Member>, String> {
         let wanted: HashSet<(Addr, Port)> =
             service.reals.iter().map(|r| (r.address.ip().into(), Port(r.address.port()))).collect();
-        for index in 0..self.reals.len() {
+        for index in self.of_service.get(&id).cloned().unwrap_or_default() {
             let mut real = self.reals[index];
-            if !is_free(&real) && real.service == id && !wanted.contains(&(real.addr, real.port)) {
+            if !wanted.contains(&(real.addr, real.port)) {
                 let reset = if service.drop_removed { real_flag::RESET } else { 0 };
                 (real.flags, real.weight) = (real_flag::GONE | reset, 0);
                 self.set_real(maps, index, real)?;
@@ -209,11 +261,11 @@ impl State {
             let index = match self.find_real(id, server) {
                 Some(index) => index,
                 None => {
-                    let index = self
-                        .reals
-                        .iter()
-                        .position(is_free)
-                        .ok_or_else(|| format!("more than {REALS_MAX} real servers"))?;
+                    let room = self.reals.len();
+                    let full =
+                        || format!("no room for more than {room} real servers: there is more from the next start");
+                    let index = self.free.pop_first().ok_or_else(full)?;
+                    self.of_service.entry(id).or_default().push(index);
                     maps.active.set(index as u32, 0, 0).map_err(|e| chain(&e))?;
                     clear_counters(maps, index as u32)?;
                     index
@@ -244,14 +296,15 @@ impl State {
 
     fn find_real(&self, id: u32, server: &RealServer) -> Option<usize> {
         let (addr, port) = (Addr::from(server.address.ip()), Port(server.address.port()));
-        self.reals.iter().position(|r| r.service == id && r.addr == addr && r.port == port && !is_free(r))
+        let is = |index: &usize| self.reals[*index].addr == addr && self.reals[*index].port == port;
+        self.of_service.get(&id)?.iter().copied().find(is)
     }
 }
 
 /// Slots that are the same are not written: a table changes by about a hundredth when one of a hundred servers comes.
-fn put_slots(maps: &mut Maps, id: u32, slots: &[u32]) -> Result<(), String> {
-    let known = maps.known_rings.remove(&id).unwrap_or_default();
-    for ((at, real), place) in (id * RING_SLOTS..).zip(slots).zip(0..) {
+fn put_slots(maps: &mut Maps, id: u32, ring: u32, slots: &[u32]) -> Result<(), String> {
+    let known = maps.known_rings.remove(&id).filter(|(at, _)| *at == ring).map(|(_, known)| known).unwrap_or_default();
+    for ((at, real), place) in (ring..).zip(slots).zip(0..) {
         // What this process wrote it need not read.
         let before = match known.get(place) {
             Some(before) => *before,
@@ -261,8 +314,7 @@ fn put_slots(maps: &mut Maps, id: u32, slots: &[u32]) -> Result<(), String> {
             maps.rings.set(at, *real, 0).map_err(|e| chain(&e))?;
         }
     }
-    let rest = known.get(slots.len()..).unwrap_or_default();
-    maps.known_rings.insert(id, [slots, rest].concat());
+    maps.known_rings.insert(id, (ring, slots.to_vec()));
     Ok(())
 }
 
@@ -325,8 +377,30 @@ fn same_entries<K: aya::Pod + Eq + std::hash::Hash, V: aya::Pod + PartialEq>(
     Ok(())
 }
 
+/// Takes a service out of the maps: its address is the stack's again, and so is what its flows still send.
+pub(crate) fn remove_service(maps: &mut Maps, id: u32, service: &Service) -> Result<(), String> {
+    let key = ServiceKey { addr: service.addr, port: service.port, proto: service.proto, zero: 0 };
+    maps.service_ids.remove(&key.encode()).map_err(|e| chain(&e))?;
+    maps.services.set(id, Service::default().encode(), 0).map_err(|e| chain(&e))?;
+    for index in 0..maps.reals.len() {
+        let real = Real::decode(&maps.reals.get(&index, 0).map_err(|e| chain(&e))?);
+        if !is_free(&real) && real.service == id {
+            free_real(maps, index)?;
+        }
+    }
+    // Its number may be another's from now on.
+    forget_recent(maps)
+}
+
+/// The number is free again.
+pub(crate) fn free_real(maps: &mut Maps, index: u32) -> Result<(), String> {
+    maps.reals.set(index, Real::default().encode(), 0).map_err(|e| chain(&e))?;
+    maps.active.set(index, 0, 0).map_err(|e| chain(&e))?;
+    clear_counters(maps, index)
+}
+
 /// A real server that gets a number begins at zero.
-pub(crate) fn clear_counters(maps: &mut Maps, index: u32) -> Result<(), String> {
+fn clear_counters(maps: &mut Maps, index: u32) -> Result<(), String> {
     let count = maps.counters.get(&index, 0).map_err(|e| chain(&e))?.len();
     let zero = aya::maps::PerCpuValues::try_from(vec![[0; crate::layout::Counters::SIZE]; count])
         .map_err(|e| e.to_string())?;
@@ -348,6 +422,7 @@ fn flags(service: &VirtualServer) -> u8 {
         (service.affinity_s > 0, service_flag::AFFINITY),
         (service.choice == Choice::Maglev, service_flag::HASH_PORT),
         (service.quic, service_flag::QUIC),
+        (service.drop_removed, service_flag::DROP_REMOVED),
     ];
     bits.iter().filter(|(set, _)| *set).fold(0, |all, (_, bit)| all | bit)
 }

@@ -1,11 +1,12 @@
 //! What has to be done while the program balances, and may take its time: flows are counted and swept, link addresses of real
 //! servers kept known, the other end of a reset flow told. Without it packets go on all the same.
 
-use crate::fill::{clear_counters, forget_recent};
+use crate::fill::{forget_recent, free_real, remove_service};
 use crate::kernel::{Kernel, Maps, chain};
 use crate::layout::{
     Addr, Flow, FlowKey, Port, Real, ResetEvent, Service, flow_kind, flow_state, real_flag, recent_ns,
 };
+use crate::links;
 use crate::tables::now_ns;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::collections::{HashMap, HashSet};
@@ -20,8 +21,10 @@ const SWEEP: Duration = Duration::from_secs(5);
 const SWEEP_SHARE: u32 = 20;
 /// A flow that has ended stays for its last packets: twice Linux' TIME_WAIT halves, as IPVS' TCP timeouts have it.
 const ENDED: Duration = Duration::from_secs(60);
-/// A TCP flow that was forgotten stays so long after its time, so that what it still sends is reset or dropped.
+/// A TCP flow that was forgotten stays after its time, so that what it still sends is reset or dropped: as long as the table has room, or as
+/// long as this where it is three quarters full, or where the real server has left and others wait for its number.
 const TOMBSTONE: Duration = Duration::from_secs(600);
+const ROOMY: (u64, u64) = (3, 4);
 /// Between two words to each real server's host, which keep its link address known.
 const NEIGHBOURS: Duration = Duration::from_secs(5);
 /// The port nobody listens on (RFC 863: discard); an empty datagram is enough to ask for the link address.
@@ -44,6 +47,11 @@ pub struct Keeper {
     /// Real servers that left and have no flows in the table, and since when: the number of one that has none for so long as the index of
     /// recent flows may keep some to itself is free.
     empty: HashMap<u32, Instant>,
+    /// Virtual servers that left, and since when; and how long their flows may go on.
+    retired: HashMap<u32, Instant>,
+    retired_at_most: Option<Duration>,
+    /// Entries of the table at the last sweep.
+    entries: u64,
     raw4: Option<Socket>,
     raw6: Option<Socket>,
 }
@@ -65,9 +73,17 @@ impl Keeper {
             asked: None,
             mtus: HashMap::new(),
             empty: HashMap::new(),
+            retired: HashMap::new(),
+            retired_at_most: None,
+            entries: 0,
             raw4,
             raw6,
         }
+    }
+
+    /// So long the flows of a virtual server go on that is no longer in the plan; without a time as long as they like.
+    pub fn end_retired_after(&mut self, at_most: Option<Duration>) {
+        self.retired_at_most = at_most;
     }
 
     /// One beat.
@@ -90,6 +106,7 @@ impl Keeper {
             let reals = kernel.maps.reals.iter().flatten().map(|real| Real::decode(&real).addr);
             ask_neighbours(reals.filter(|addr| *addr != Addr::default()));
             self.forget_mtus(&mut kernel.maps, now)?;
+            links::put(&mut kernel.maps, &kernel.interfaces)?;
         }
         if now - self.swept >= self.pause {
             self.sweep(&mut kernel.maps)?;
@@ -124,14 +141,17 @@ impl Keeper {
         Ok(())
     }
 
-    /// Counts flows anew, since the program does not see all ends, and takes out what has ended.
-    fn sweep(&mut self, maps: &mut Maps) -> Result<(), String> {
+    /// Counts flows anew, since the program does not see all ends, and takes out what has ended. A beat does it every few seconds.
+    pub fn sweep(&mut self, maps: &mut Maps) -> Result<(), String> {
         let services: Vec<Service> = maps
             .services
             .iter()
             .map(|s| s.map(|s| Service::decode(&s)))
             .collect::<Result<_, _>>()
             .map_err(|e| chain(&e))?;
+        let gone = reals_of(maps)?.into_iter().map(|r| r.flags & real_flag::GONE != 0).collect::<Vec<_>>();
+        let is_roomy = self.entries * ROOMY.1 < u64::from(maps.flow_room) * ROOMY.0;
+        self.entries = 0;
         let now = now_ns();
         let (mut live, mut there) = (HashMap::<u32, u64>::new(), HashMap::<u32, u64>::new());
         let mut over = Vec::new();
@@ -139,6 +159,7 @@ impl Keeper {
             // The table changes while it is read; a look that fails is one flow less.
             let Ok((key, bytes)) = entry else { continue };
             let (flow, proto) = (Flow::decode(&bytes), FlowKey::decode(&key).proto);
+            self.entries += 1;
             let idle = Duration::from_nanos(now.saturating_sub(flow.last));
             let limit = services.get(usize::from(flow.service)).filter(|s| s.used == 1).map_or(0, |s| s.idle_ns);
             let limit = if limit == 0 { 0 } else { limit.saturating_add(recent_ns(limit)) };
@@ -148,6 +169,8 @@ impl Keeper {
                 ENDED
             } else if proto == 17 {
                 limit
+            } else if is_roomy && gone.get(flow.real as usize) == Some(&false) {
+                Duration::MAX
             } else {
                 limit.saturating_add(TOMBSTONE)
             };
@@ -175,10 +198,11 @@ impl Keeper {
         there: &HashMap<u32, u64>,
     ) -> Result<(), String> {
         let now = Instant::now();
-        let reals: Vec<Real> =
-            maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>().map_err(|e| chain(&e))?;
+        let reals = reals_of(maps)?;
+        let mut occupied = HashSet::new();
         let (mut empty, mut is_freed) = (HashMap::new(), false);
         for (index, real) in (0u32..).zip(&reals).filter(|(_, r)| r.addr != Addr::default()) {
+            occupied.insert(real.service);
             let flows = live.get(&index).copied().unwrap_or(0);
             if maps.active.get(&index, 0).map_err(|e| chain(&e))? != flows {
                 maps.active.set(index, flows, 0).map_err(|e| chain(&e))?;
@@ -188,8 +212,7 @@ impl Keeper {
                 let kept = Duration::from_nanos(recent_ns(idle_ns));
                 match self.empty.get(&index) {
                     Some(since) if now - *since > kept => {
-                        maps.reals.set(index, Real::default().encode(), 0).map_err(|e| chain(&e))?;
-                        clear_counters(maps, index)?;
+                        free_real(maps, index)?;
                         is_freed = true;
                     }
                     since => _ = empty.insert(index, since.copied().unwrap_or(now)),
@@ -198,8 +221,36 @@ impl Keeper {
         }
         self.empty = empty;
         // What the index knows of a real server by its number is not the next one's.
-        if is_freed { forget_recent(maps) } else { Ok(()) }
+        if is_freed {
+            forget_recent(maps)?;
+        }
+        self.end_retired(maps, services, &occupied, now)
     }
+
+    /// A virtual server that left goes with its last flow, or when its time is over.
+    fn end_retired(
+        &mut self,
+        maps: &mut Maps,
+        services: &[Service],
+        occupied: &HashSet<u32>,
+        now: Instant,
+    ) -> Result<(), String> {
+        let mut retired = HashMap::new();
+        for (id, service) in (0u32..).zip(services).filter(|(_, s)| s.used == 1 && s.retired == 1) {
+            let since = self.retired.get(&id).copied().unwrap_or(now);
+            if !occupied.contains(&id) || self.retired_at_most.is_some_and(|most| now - since >= most) {
+                remove_service(maps, id, service)?;
+            } else {
+                retired.insert(id, since);
+            }
+        }
+        self.retired = retired;
+        Ok(())
+    }
+}
+
+fn reals_of(maps: &Maps) -> Result<Vec<Real>, String> {
+    maps.reals.iter().map(|r| r.map(|r| Real::decode(&r))).collect::<Result<_, _>>().map_err(|e| chain(&e))
 }
 
 /// A segment without data, with the addresses of the flow as its receiver knows it.

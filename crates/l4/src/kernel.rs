@@ -2,15 +2,18 @@
 //! the process: packets go on while nobody runs, and the next process finds flows as they are.
 
 use crate::layout::{
-    Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, QuicKey, RING_SLOTS, Real,
-    RecentKeys, Secret, Service, ServiceKey,
+    Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, LEAST_MAX, LINKS, Link,
+    QuicKey, RING_SLOTS, Real, RecentKeys, Secret, Service, ServiceKey,
 };
-use crate::plan::{Mode, Plan, REALS_MAX, SERVICES_MAX, SOURCES_MAX};
+use crate::links;
+use crate::plan::{Choice, Mode, Plan, REALS_MAX, REALS_ROOM, SERVICES_MAX, SERVICES_ROOM, SOURCES_MAX, VirtualServer};
+use crate::ring::extent;
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
 use aya::programs::{Xdp, XdpMode};
 use aya::{Ebpf, EbpfLoader};
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -33,6 +36,12 @@ const LAYOUT: &str = "v2";
 pub const PINS: &str = "/sys/fs/bpf/ironweir-l4";
 /// What tells a BPF file system from others (`BPF_FS_MAGIC` in linux/magic.h).
 const BPF_FS_MAGIC: i64 = 0xcafe_4a11;
+/// A folder that stands at the top of a BPF file system that was mounted for pins: it goes with them.
+const MOUNTED: &str = "mounted-for-pins";
+/// Files that the kernel puts at the top of each.
+const OF_THE_KERNEL: [&str; 2] = ["maps.debug", "progs.debug"];
+/// What was pinned by versions whose index of recent flows has other words in it.
+const FORMER: &str = "recent";
 
 /// All maps that user space reads or writes, by the names they have in `bpf/maps.h`.
 pub struct Maps {
@@ -72,12 +81,14 @@ pub struct Maps {
     pub recent_lines: u32,
     /// This process has given it keys.
     pub recent_begun: bool,
+    /// Link addresses of interfaces.
+    pub links: Option<Array<MapData, [u8; Link::SIZE]>>,
     /// Counters of the whole.
     pub events: PerCpuArray<MapData, u64>,
     /// Entries that `flows` has room for.
     pub flow_room: u32,
-    /// What this process has put into the parts of `rings`, by service.
-    pub known_rings: std::collections::HashMap<u32, Vec<u32>>,
+    /// What this process has put into the parts of `rings`, by service: where its part begins, and its slots.
+    pub known_rings: std::collections::HashMap<u32, (u32, Vec<u32>)>,
     /// Numbers of the real servers of the plan that was put in last.
     pub known_reals: std::collections::HashMap<Place, u32>,
 }
@@ -90,28 +101,51 @@ fn sizes(plan: &Plan) -> Vec<(&'static str, u32)> {
     // A flow of NAT has an entry for each direction.
     let flows = plan.flow_room().saturating_mul(2);
     let is_wide = plan.services.iter().any(|s| s.mode == Mode::FullNat);
+    // User space reads these now and then, one entry a call: so they are no larger than they need to be.
+    let services = twice(plan.services.len()).clamp(SERVICES_ROOM, SERVICES_MAX);
+    let reals = twice(plan.real_count()).clamp(REALS_ROOM, REALS_MAX);
     vec![
-        ("service_ids", SERVICES_MAX),
-        ("services", SERVICES_MAX),
-        ("turns", SERVICES_MAX),
-        ("rings", SERVICES_MAX * RING_SLOTS),
-        ("reals", REALS_MAX),
-        ("active", REALS_MAX),
-        ("real_counters", REALS_MAX),
-        ("backs", REALS_MAX),
-        ("quic_ids", REALS_MAX),
+        ("service_ids", services),
+        ("services", services),
+        ("turns", services),
+        ("rings", ring_room(plan)),
+        ("reals", reals),
+        ("active", reals),
+        ("real_counters", reals),
+        ("backs", reals),
+        ("quic_ids", reals),
         ("sources", SOURCES_MAX),
         ("flows", flows),
-        ("recent", (flows / RECENT_WAYS).saturating_mul(if is_wide { 2 } else { 1 }).max(RECENT_MIN)),
+        ("recent_lines", (flows / RECENT_WAYS).saturating_mul(if is_wide { 2 } else { 1 }).max(RECENT_MIN)),
         ("recent_keys", 1),
         ("fragments", (flows / 16).max(1024)),
         ("affinities", (flows / 4).max(1024)),
         ("events", crate::layout::EVENTS.len() as u32),
         ("hops", HOPS),
         ("resets", 65536),
-        ("syn_rates", SERVICES_MAX),
+        ("syn_rates", services),
         ("secrets", 1),
     ]
+}
+
+fn twice(n: usize) -> u32 {
+    u32::try_from(n).unwrap_or(u32::MAX).saturating_mul(2)
+}
+
+/// Slots for the virtual servers of a plan, and for [`SERVICES_ROOM`] more with a Maglev table each.
+fn ring_room(plan: &Plan) -> u32 {
+    let most = |s: &VirtualServer| match s.choice {
+        Choice::Maglev | Choice::SourceHash => RING_SLOTS as usize,
+        Choice::RoundRobin => s.reals.iter().fold(0, |sum: usize, r| sum.saturating_add(r.weight as usize)),
+        Choice::LeastConn => LEAST_MAX,
+    };
+    let now = plan.services.iter().map(|s| extent(most(s))).fold(0, u32::saturating_add);
+    now.saturating_add(SERVICES_ROOM * RING_SLOTS)
+}
+
+/// The entries of a map that is pinned: the loader takes it as it is, and would not know how large that is.
+fn pinned_size(pin: &Path) -> Option<u32> {
+    MapData::from_pin(pin).ok()?.info().ok().map(|info| info.max_entries())
 }
 
 /// How pins of links begin: of the driver's XDP, and of generic XDP, which a link does not say of itself.
@@ -138,6 +172,8 @@ pub struct Kernel {
     pub maps: Maps,
     /// Flows that were reset, for the keeper.
     pub resets: RingBuf<MapData>,
+    /// Interfaces that this process has given the program to.
+    pub interfaces: BTreeSet<String>,
 }
 
 impl Kernel {
@@ -148,26 +184,32 @@ impl Kernel {
         let sizes = sizes(plan);
         let folder = pins.map(|pins| pins.join(LAYOUT));
         let mut loader = EbpfLoader::new();
-        for (name, size) in &sizes {
-            loader.map_max_entries(name, *size);
-            if let Some(folder) = &folder {
-                loader.map_pin_path(name, folder.join(name));
-            }
-        }
         if let Some(folder) = &folder {
             make_folder(folder)?;
+            let _ = std::fs::remove_file(folder.join(FORMER));
         }
+        for (name, size) in &sizes {
+            let pin = folder.as_ref().map(|folder| folder.join(name));
+            loader.map_max_entries(name, pin.as_deref().and_then(pinned_size).unwrap_or(*size));
+            if let Some(pin) = pin {
+                loader.map_pin_path(name, pin);
+            }
+        }
+        // Goes with the program, which looks at no other: so it is not pinned.
+        loader.map_max_entries("links", LINKS);
         let mut ebpf = loader.load(PROGRAM).map_err(|e| format!("cannot load the program's maps: {}", chain(&e)))?;
         program(&mut ebpf, PROGRAM_NAME)?.load().map_err(|e| format!("cannot load the program: {}", chain(&e)))?;
         let maps = Maps::from(|name| ebpf.take_map(name).ok_or_else(|| format!("the program has no map \"{name}\"")))?;
         let resets = ebpf.take_map("resets").ok_or("the program has no map \"resets\"")?;
         let resets = RingBuf::try_from(resets).map_err(|e| chain(&e))?;
-        Ok(Kernel { ebpf, maps, resets })
+        Ok(Kernel { ebpf, maps, resets, interfaces: BTreeSet::new() })
     }
 
     /// Attaches the program to an interface and pins the link, or puts it in the place of the one that is pinned there.
     /// The answer says whether it is the driver's XDP (true) or generic XDP.
     pub fn attach(&mut self, interface: &str, generic: bool, pins: &Path) -> Result<bool, String> {
+        self.interfaces.insert(interface.to_owned());
+        links::put(&mut self.maps, &self.interfaces)?;
         let known = self.take_over(interface, generic, pins)?;
         if known == Known::Taken {
             return Ok(!generic);
@@ -304,7 +346,7 @@ impl Maps {
             _ => 0,
         };
         let recent: Option<Array<MapData, [u8; RECENT_LINE]>> =
-            map("recent").ok().and_then(|lines| lines.try_into().ok());
+            map("recent_lines").ok().and_then(|lines| lines.try_into().ok());
         Ok(Maps {
             flow_room,
             recent_lines: recent.as_ref().map_or(0, |lines| lines.len()),
@@ -326,25 +368,71 @@ impl Maps {
             backs: take!("backs"),
             quic_ids: take!("quic_ids"),
             secrets: take!("secrets"),
+            links: map("links").ok().and_then(|links| links.try_into().ok()),
             counters: take!("real_counters"),
             events: take!("events"),
         })
     }
 }
 
+fn said(path: &Path, e: &std::io::Error) -> String {
+    format!("{}: {e}", path.display())
+}
+
+/// The path, or the nearest folder around it that is there, is in a BPF file system.
+fn is_bpf_fs(path: &Path) -> Result<bool, String> {
+    let mut existing: PathBuf = path.to_owned();
+    while !existing.exists() && existing.pop() {}
+    let kind = rustix::fs::statfs(&existing).map_err(|e| said(&existing, &e.into()))?.f_type;
+    Ok(kind as i64 == BPF_FS_MAGIC)
+}
+
+/// Why nothing can be pinned in a folder; none if it can. A BPF file system that is mounted over it would hide what is in it.
+pub fn unfit_for_pins(pins: &Path) -> Option<String> {
+    match is_bpf_fs(pins) {
+        Ok(true) => return None,
+        Ok(false) => {}
+        Err(text) => return Some(text),
+    }
+    let is_empty = match std::fs::read_dir(pins) {
+        Ok(mut entries) => entries.next().is_none(),
+        Err(e) if e.kind() == std::io::ErrorKind::NotFound => true,
+        Err(e) => return Some(said(pins, &e)),
+    };
+    (!is_empty).then(|| {
+        format!(
+            "{}: a BPF file system would be mounted there, and hide what is in the folder: take an empty one, or one below /sys/fs/bpf",
+            pins.display()
+        )
+    })
+}
+
 /// Makes the folder, and a BPF file system around it if there is none: outside one nothing can be pinned.
 fn make_folder(folder: &Path) -> Result<(), String> {
     let top = folder.parent().unwrap_or(folder);
-    let problem = |path: &Path, e: std::io::Error| format!("{}: {e}", path.display());
-    let mut existing: PathBuf = top.to_owned();
-    while !existing.exists() && existing.pop() {}
-    let kind = rustix::fs::statfs(&existing).map_err(|e| problem(&existing, e.into()))?.f_type;
-    if kind as i64 != BPF_FS_MAGIC {
-        std::fs::create_dir_all(top).map_err(|e| problem(top, e))?;
+    if !is_bpf_fs(top)? {
+        if let Some(text) = unfit_for_pins(top) {
+            return Err(text);
+        }
+        std::fs::create_dir_all(top).map_err(|e| said(top, &e))?;
         rustix::mount::mount(c"bpf", top, c"bpf", rustix::mount::MountFlags::empty(), None)
-            .map_err(|e| problem(top, e.into()))?;
+            .map_err(|e| said(top, &e.into()))?;
+        let mark = top.join(MOUNTED);
+        std::fs::create_dir(&mark).map_err(|e| said(&mark, &e))?;
     }
-    std::fs::create_dir_all(folder).map_err(|e| problem(folder, e))
+    std::fs::create_dir_all(folder).map_err(|e| said(folder, &e))
+}
+
+/// Takes away the BPF file system that was mounted for these pins, once nothing of ours or another's is in it.
+fn unmount(pins: &Path) -> Result<(), String> {
+    let mark = pins.join(MOUNTED);
+    let is_own = |name: &std::ffi::OsStr| name == MOUNTED || OF_THE_KERNEL.iter().any(|own| name == *own);
+    let is_last = std::fs::read_dir(pins).is_ok_and(|mut all| all.all(|e| e.is_ok_and(|e| is_own(&e.file_name()))));
+    if !is_last || !mark.exists() {
+        return Ok(());
+    }
+    std::fs::remove_dir(&mark).map_err(|e| said(&mark, &e))?;
+    rustix::mount::unmount(pins, rustix::mount::UnmountFlags::empty()).map_err(|e| said(pins, &e.into()))
 }
 
 /// Detaches everything that is pinned and forgets it: flows, counters, all.
@@ -369,7 +457,8 @@ pub fn clear_of(pins: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), Stri
     if others {
         return Ok(());
     }
-    std::fs::remove_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))
+    std::fs::remove_dir(&folder).map_err(|e| said(&folder, &e))?;
+    unmount(pins)
 }
 
 /// An error with all its causes in one line.

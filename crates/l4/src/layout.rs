@@ -10,6 +10,11 @@ pub const LEAST_MAX: usize = 128;
 /// Bounds of the histogram of packet sizes (`SIZE_BOUNDS`): bytes of a frame, exclusive. The last bucket is what is larger.
 pub const SIZE_BOUNDS: [u32; 7] = [75, 128, 256, 512, 1024, 1280, 1515];
 
+/// Interfaces whose link addresses the program knows (`LINKS`): each has the place of its number, cut to these.
+pub const LINKS: u32 = 256;
+/// Link addresses of one of them (`LINK_ADDRESSES`).
+pub const LINK_ADDRESSES: usize = 7;
+
 /// Flags of a service (`enum service_flag`).
 pub mod service_flag {
     /// An idle flow is reset, not dropped.
@@ -22,6 +27,8 @@ pub mod service_flag {
     pub const HASH_PORT: u8 = 8;
     /// QUIC's connection ids name the real server.
     pub const QUIC: u8 = 16;
+    /// Flows of real servers that leave are reset. The program does not look at this one.
+    pub const DROP_REMOVED: u8 = 32;
 }
 
 /// Flags of a real server (`enum real_flag`).
@@ -229,7 +236,7 @@ layout! {
         proto: u8,
         used: u32,
         cookies: u32,
-        zero: u32,
+        retired: u32,
     }
 
     /// `struct real`
@@ -291,6 +298,9 @@ layout! {
     /// `struct secret`
     Secret: 16 { k0: u64, k1: u64, }
 
+    /// `struct link`
+    Link: 64 { ifindex: u32, count: u32, addresses: [u64; LINK_ADDRESSES], }
+
     /// `struct recent_keys`
     RecentKeys: 184 { keys: [u64; 22], lines: u32, zero: u32, }
 }
@@ -318,7 +328,7 @@ impl Counters {
 }
 
 /// `enum event`, in order: what the program counts of packets as a whole, with the words tables show.
-pub const EVENTS: [(&str, &str); 18] = [
+pub const EVENTS: [(&str, &str); 19] = [
     ("passed", "left to the stack"),
     ("forwarded", "sent to real servers"),
     ("returned", "sent back to clients"),
@@ -327,7 +337,7 @@ pub const EVENTS: [(&str, &str); 18] = [
     ("adopted", "flows that another balancer began"),
     ("expired", "dropped: the flow was idle for too long"),
     ("reset", "answered with RST"),
-    ("ttl", "hop limit used up"),
+    ("ttl", "hop limit used up: clients are told"),
     ("no_neighbour", "the next hop's link address is not known yet"),
     ("no_route", "dropped: no route"),
     ("too_big", "larger than the path takes: the sender is told"),
@@ -337,6 +347,7 @@ pub const EVENTS: [(&str, &str); 18] = [
     ("path_mtu", "path MTU of a tunnel learned"),
     ("cookie", "SYNs answered with a cookie"),
     ("proved", "flows that began with a cookie"),
+    ("foreign", "left to the stack: for another machine's link address"),
 ];
 
 #[cfg(test)]

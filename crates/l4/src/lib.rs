@@ -10,6 +10,7 @@ pub mod fill;
 pub mod keeper;
 pub mod kernel;
 pub mod layout;
+pub mod links;
 pub mod load;
 pub mod machine;
 pub mod plan;

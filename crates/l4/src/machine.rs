@@ -3,8 +3,10 @@
 use crate::kernel;
 use crate::plan::{Mode, Plan};
 use crate::routes::Routes;
+use crate::runner::Reports;
 use std::collections::BTreeSet;
 use std::net::{IpAddr, UdpSocket};
+use std::path::Path;
 
 /// Problems of a plan on this machine, in the network namespace of this process.
 pub fn problems(plan: &Plan) -> Vec<String> {
@@ -63,6 +65,37 @@ pub fn source_to(address: IpAddr) -> Option<IpAddr> {
 pub fn foreign(plan: &Plan) -> Vec<IpAddr> {
     let all: BTreeSet<IpAddr> = plan.services.iter().map(|s| s.address.ip()).collect();
     all.into_iter().filter(|a| !is_ours(*a)).collect()
+}
+
+/// Why program and maps cannot be pinned in a folder.
+pub fn unfit_pins(pins: &Path) -> Option<String> {
+    kernel::unfit_for_pins(pins).map(|why| format!("xdp_pins {why}"))
+}
+
+/// Reports of accept queues cannot be heard at an address that is another machine's.
+pub fn foreign_reports(reports: &Reports) -> Option<String> {
+    let ip = reports.address.ip();
+    (!is_ours(ip))
+        .then(|| format!("xdp_reports {}: {ip} is no address of this machine (see: ip addr)", reports.address))
+}
+
+/// Source addresses of full NAT that something else uses as well, so that both may take the same port: warnings.
+pub fn shared_sources(plan: &Plan) -> Vec<String> {
+    let mut found = Vec::new();
+    let sources: BTreeSet<IpAddr> = plan.services.iter().flat_map(|s| &s.sources).copied().collect();
+    for source in sources {
+        if let Some(service) = plan.services.iter().find(|s| s.address.ip() == source) {
+            let text = format!("clients connect to it (listen {})", service.address);
+            found.push(format!("xdp_source {source}: {text}: give full NAT an address that nothing else uses"));
+            continue;
+        }
+        let users = plan.services.iter().filter(|s| s.sources.contains(&source));
+        if let Some(real) = users.flat_map(|s| &s.reals).find(|r| source_to(r.address.ip()) == Some(source)) {
+            let text = format!("connections of this machine to {} have it (health checks, the proxy)", real.address);
+            found.push(format!("xdp_source {source}: {text}: give full NAT an address that nothing else uses"));
+        }
+    }
+    found
 }
 
 /// Why the kernel takes no program of ours; none if it does. A program that does nothing is loaded and forgotten.

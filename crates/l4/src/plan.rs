@@ -2,6 +2,7 @@
 //! is to say, so that applying it twice changes nothing the second time.
 
 use serde::{Deserialize, Serialize};
+use std::collections::HashSet;
 use std::net::{IpAddr, SocketAddr};
 use std::time::Duration;
 
@@ -9,10 +10,16 @@ use std::time::Duration;
 const FLOWS: u32 = 1 << 20;
 /// More than this no table is made for: 16 million flows take 6 GB.
 const FLOWS_MAX: u32 = 1 << 24;
-/// Virtual servers that fit into the maps: each has room for a Maglev table of its own (262 kB).
-pub const SERVICES_MAX: u32 = 64;
-/// Real servers that fit into the maps, those included that only finish what they have.
-pub const REALS_MAX: u32 = 4096;
+/// In a smaller table the kernel's lists of what was used least recently have no room to work.
+pub const FLOWS_MIN: u32 = 64;
+/// Virtual servers: their numbers have 12 bits in the index of recent flows. Each that chooses by hash has a Maglev table (262 kB).
+pub const SERVICES_MAX: u32 = 4096;
+/// Real servers, those included that only finish what they have: their numbers have 16 bits there.
+pub const REALS_MAX: u32 = 65_536;
+/// Virtual and real servers that fit into the maps in any case; for more there is room for twice as many as there are at the start.
+pub const SERVICES_ROOM: u32 = 64;
+/// See [`SERVICES_ROOM`].
+pub const REALS_ROOM: u32 = 4096;
 /// Source addresses of full NAT that fit into the maps.
 pub const SOURCES_MAX: u32 = 1024;
 /// Where GUE is received, as Katran and Linux's `ip fou` examples have it.
@@ -255,21 +262,30 @@ impl Plan {
         if self.flows > FLOWS_MAX {
             found.push(format!("flows {}: at most {FLOWS_MAX}", self.flows));
         }
+        if (1..FLOWS_MIN).contains(&self.flows) {
+            found.push(format!("flows {}: at least {FLOWS_MIN}", self.flows));
+        }
         if self.services.len() > SERVICES_MAX as usize {
             found.push(format!("{} virtual servers: at most {SERVICES_MAX}", self.services.len()));
         }
-        let reals: usize = self.services.iter().map(|s| s.reals.len()).sum();
+        let reals = self.real_count();
         if reals > REALS_MAX as usize {
             found.push(format!("{reals} real servers: at most {REALS_MAX}"));
         }
-        for (i, service) in self.services.iter().enumerate() {
+        let mut known = HashSet::new();
+        for service in &self.services {
             let name = format!("{} {}", service.address, service.protocol.name());
-            if self.services[..i].iter().any(|s| s.address == service.address && s.protocol == service.protocol) {
+            if !known.insert((service.address, service.protocol)) {
                 found.push(format!("{name}: is there twice"));
             }
             found.extend(service.problems(self).into_iter().map(|problem| format!("{name}: {problem}")));
         }
         found
+    }
+
+    /// Real servers, each as often as virtual ones have it.
+    pub fn real_count(&self) -> usize {
+        self.services.iter().map(|s| s.reals.len()).sum()
     }
 
     /// The outer source address for a family.
@@ -353,6 +369,8 @@ mod tests {
         assert!(said(port).contains("keeps the port"), "{}", said(port));
         let tunnel = r#"{"address": "10.9.0.1:80", "mode": "gue", "reals": [{"address": "10.9.1.1:80"}]}"#;
         assert!(said(tunnel).contains("tunnel_sources"), "{}", said(tunnel));
+        let few = Plan { flows: FLOWS_MIN - 1, ..plan(port) };
+        assert!(few.problems().join("; ").contains("at least 64"), "{:?}", few.problems());
         assert!(Plan::read(r#"{"interface": "eth0"}"#).unwrap_err().contains("unknown field"));
     }
 }

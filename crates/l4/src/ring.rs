@@ -27,6 +27,14 @@ pub fn slots(choice: Choice, members: &[Member]) -> Vec<u32> {
     }
 }
 
+/// The places that so many slots are given in the map of slots: as many again as there are, at the most, so that a list may grow a little where
+/// it is.
+pub fn extent(slots: usize) -> u32 {
+    const FEWEST: u32 = 64;
+    let slots = slots.min(RING_SLOTS as usize) as u32;
+    if slots > RING_SLOTS / 2 { RING_SLOTS } else { slots.next_power_of_two().max(FEWEST) }
+}
+
 struct Group<'a>(&'a [Member], u32);
 
 impl Peers for Group<'_> {

@@ -12,6 +12,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// A virtual server's name.
 type Key = (SocketAddr, Protocol);
@@ -26,6 +27,9 @@ pub struct Setup {
     /// Where real servers report how full their accept queues are.
     #[serde(default)]
     pub reports: Option<Reports>,
+    /// How many seconds flows of a virtual server that left the plan may go on; none: as long as they like.
+    #[serde(default)]
+    pub retire_s: Option<u64>,
 }
 
 /// See [`crate::load`].
@@ -93,6 +97,7 @@ impl Runner {
             self.warnings.push("\"xdp_pins\" and \"xdp_flows\" count from the next start".to_owned());
         }
         self.setup = Setup { pins: self.setup.pins.clone(), ..setup };
+        self.draining = false;
         let known: Vec<Key> = self.setup.plan.services.iter().map(|s| (s.address, s.protocol)).collect();
         self.now.retain(|key, _| known.contains(key));
         self.apply()
@@ -169,6 +174,7 @@ impl Runner {
 
     fn apply(&mut self) -> Result<(), String> {
         let plan = self.wanted();
+        self.keeper.end_retired_after(self.setup.retire_s.map(Duration::from_secs));
         fill::apply(&mut self.kernel.maps, &plan)?;
         let before = self.attached.len();
         for name in &plan.interfaces {

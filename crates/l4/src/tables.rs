@@ -60,20 +60,20 @@ impl Look {
                 services.push(ServiceLook { id, value, reals: Vec::new() });
             }
         }
+        let places: HashMap<u32, usize> = services.iter().enumerate().map(|(place, s)| (s.id, place)).collect();
         for (index, bytes) in (0u32..).zip(maps.reals.iter()) {
             let value = Real::decode(&bytes.map_err(|e| chain(&e))?);
-            let Some(service) = services.iter_mut().find(|s| s.id == value.service && value.addr != Addr::default())
-            else {
-                continue;
-            };
+            let place = places.get(&value.service).filter(|_| value.addr != Addr::default());
+            let Some(service) = place.and_then(|place| services.get_mut(*place)) else { continue };
             let active = maps.active.get(&index, 0).map_err(|e| chain(&e))?;
             let cpus = maps.counters.get(&index, 0).map_err(|e| chain(&e))?;
             let counters = cpus.iter().fold(Counters::default(), |sum, c| sum.plus(&Counters::decode(c)));
             service.reals.push(RealLook { index, value, active, counters });
         }
         services.sort_by_key(|s| (s.value.addr, s.value.port, s.value.proto));
-        let event = |i: u32| maps.events.get(&i, 0).map(|cpus| cpus.iter().sum()).map_err(|e| chain(&e));
-        let events = (0..EVENTS.len() as u32).map(event).collect::<Result<_, _>>()?;
+        // The maps may be those of a version that counts fewer things.
+        let event = |i: u32| maps.events.get(&i, 0).map_or(0, |cpus| cpus.iter().sum());
+        let events = (0..EVENTS.len() as u32).map(event).collect();
         Ok(Look { services, events })
     }
 }

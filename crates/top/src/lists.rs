@@ -65,10 +65,13 @@ impl Tab {
             Tab::Caches => &["cache", "size", "of", "hit %", "answers/s", "misses/s"],
             Tab::Limits => &["zone", "of", "passed/s", "delayed/s", "rejected/s", "rejected"],
             Tab::Certificates => &["days", "hosts", "certificate"],
-            Tab::Kernel => &["server", "of", "state", "flows", "flows/s", "in/s", "out/s", "bits/s"],
+            Tab::Kernel => &["server", "of", "state", "flows", "flows/s", "in/s", "out/s", "bits/s", SIZES],
         }
     }
 }
+
+/// Packets by the bytes of their frame, percent, of what came since the last look: the numbers are upper bounds.
+const SIZES: &str = "% <75 128 256 512 1024 1280 1515 more";
 
 /// What the endpoints of a list said: the word of each, and its answer.
 pub(crate) type Said = Vec<(&'static str, Value)>;
@@ -160,7 +163,7 @@ fn limit(name: String, kind: &str, item: &Value, rate: &dyn Fn(&str) -> f64) -> 
     Line { cells, bad: rejected > 0.0 }
 }
 
-/// Real servers of what the kernel balances; a virtual one that the proxy serves stands for itself.
+/// What the kernel balances: a virtual server, with the sizes of its packets, and its real ones. One that the proxy serves stands for itself.
 fn kernel(now: &Value, before: &Value, seconds: f64) -> Vec<Line> {
     let list = |value: &Value, name: &str| value[name].as_array().cloned().unwrap_or_default();
     let text = |v: &Value| plain(v.as_str().unwrap_or_default()).into_owned();
@@ -173,30 +176,57 @@ fn kernel(now: &Value, before: &Value, seconds: f64) -> Vec<Line> {
             let mut cells = vec!["-".to_owned(), name.clone(), "by the proxy".to_owned()];
             cells.resize(Tab::Kernel.head().len(), "-".to_owned());
             lines.push(Line { cells, bad: true });
+            continue;
         }
+        let mut cells = traffic("all".to_owned(), name.clone(), text(&service["mode"]), &service, &was, seconds);
+        cells.push(sizes(&service["sizes"], &was["sizes"]));
+        lines.push(Line { cells, bad: false });
         for real in list(&service, "servers") {
             let old = list(&was, "servers").into_iter().find(|r| r["server"] == real["server"]);
             let old = old.as_ref().unwrap_or(&real);
-            let rate = |name: &str| {
-                let of = |value: &Value| value[name].as_u64().unwrap_or(0);
-                of(&real).saturating_sub(of(old)) as f64 / seconds
-            };
             let full = real["full"] == true;
             let state = if full { "full".to_owned() } else { text(&real["state"]) };
-            let cells = vec![
-                text(&real["server"]),
-                name.clone(),
-                state,
-                number(&real, "/active").to_string(),
-                count(rate("flows")),
-                count(rate("packets_in")),
-                count(rate("packets_out")),
-                count((rate("bytes_in") + rate("bytes_out")) * 8.0),
-            ];
+            let mut cells = traffic(text(&real["server"]), name.clone(), state, &real, old, seconds);
+            cells.push("-".to_owned());
             lines.push(Line { cells, bad: full || real["state"] == "reset" });
         }
     }
     lines
+}
+
+/// The cells that virtual and real servers have in common.
+fn traffic(who: String, of: String, state: String, now: &Value, before: &Value, seconds: f64) -> Vec<String> {
+    // Without a look before there is no rate yet.
+    let before = if before.is_null() { now } else { before };
+    let rate = |name: &str| {
+        let of = |value: &Value| value[name].as_u64().unwrap_or(0);
+        of(now).saturating_sub(of(before)) as f64 / seconds
+    };
+    vec![
+        who,
+        of,
+        state,
+        number(now, "/active").to_string(),
+        count(rate("flows")),
+        count(rate("packets_in")),
+        count(rate("packets_out")),
+        count((rate("bytes_in") + rate("bytes_out")) * 8.0),
+    ]
+}
+
+/// The share of each class of sizes, in the order of their bounds; `-` where no packet came.
+fn sizes(now: &Value, before: &Value) -> String {
+    let bound = |name: &str| name.trim_start_matches('<').parse().unwrap_or(u64::MAX);
+    let of = |value: &Value, name: &String| value[name].as_u64().unwrap_or(0);
+    let since = |(name, _): (&String, &Value)| (bound(name), of(now, name).saturating_sub(of(before, name)));
+    let mut classes: Vec<(u64, u64)> = now.as_object().into_iter().flatten().map(since).collect();
+    classes.sort_unstable();
+    let all: u64 = classes.iter().map(|(_, packets)| packets).sum();
+    if all == 0 {
+        return "-".to_owned();
+    }
+    let share = |(_, packets): &(u64, u64)| format!("{:.0}", *packets as f64 / all as f64 * 100.0);
+    classes.iter().map(share).collect::<Vec<_>>().join(" ")
 }
 
 fn certificate(item: &Value) -> Line {
@@ -266,10 +296,18 @@ mod tests {
         assert_eq!(lines[0].cells, ["c", "4.1 kB", "any", "100", "20", "0"]);
         let l4 = |n: u64| {
             let real = json!({"server": "10.0.0.1:80", "state": "up", "full": false, "active": 3, "flows": n, "packets_in": n * 10, "packets_out": n * 20, "bytes_in": n * 1000, "bytes_out": 0});
-            json!({"services": [{"address": "10.0.0.9:80", "protocol": "tcp", "path": "kernel", "servers": [real]}]})
+            let sizes = json!({"<75": n * 88, "<128": n * 2, "<1280": 0, "<256": 0, "<512": 0, "<1024": 0, "<1515": n * 10, "more": 0});
+            json!({"services": [{"address": "10.0.0.9:80", "protocol": "tcp", "mode": "nat", "path": "kernel", "servers": [real], "sizes": sizes,
+                "active": 3, "flows": n, "packets_in": n * 10, "packets_out": n * 20, "bytes_in": n * 1000, "bytes_out": 0}]})
         };
         let lines = rows(Tab::Kernel, &vec![("", l4(30))], &vec![("", l4(10))], 2.0);
-        assert_eq!(lines[0].cells, ["10.0.0.1:80", "10.0.0.9:80/tcp", "up", "3", "10", "100", "200", "80.0k"]);
+        assert_eq!(
+            lines[0].cells,
+            ["all", "10.0.0.9:80/tcp", "nat", "3", "10", "100", "200", "80.0k", "88 2 0 0 0 0 10 0"]
+        );
+        assert_eq!(lines[1].cells, ["10.0.0.1:80", "10.0.0.9:80/tcp", "up", "3", "10", "100", "200", "80.0k", "-"]);
+        let lines = rows(Tab::Kernel, &vec![("", l4(30))], &vec![("", l4(30))], 2.0);
+        assert_eq!(lines[0].cells[8], "-", "no packet came");
         let past = json!({"certificates": [{"name": "a\u{1b}.crt", "hosts": ["x", "y"], "not_after": "1970-01-02T00:00:00Z"}]});
         let lines = rows(Tab::Certificates, &vec![("", past)], &vec![], 1.0);
         assert!(lines[0].bad && lines[0].cells[1..] == ["x y", "a\\x1b.crt"], "{:?}", lines[0].cells);

@@ -1,6 +1,7 @@
 //! Frames as a balancer meets them, and as it should not: drawn by seed, half of them about flows that are there.
 
-use crate::model::{Kind, Mac, Model, Tuple, frame, is_tcp, turned};
+use crate::model::{Kind, Mac, Model, SECOND, Tuple, frame, is_tcp, turned};
+use l4::plan::Mode;
 use std::net::IpAddr;
 
 /// Every mode, both families, both protocols, every choice.
@@ -180,6 +181,12 @@ impl Generator {
         if tuple.proto == 17 && !tuple.src.is_ipv6() && self.random.one_in(5) {
             frame[40..42].fill(0);
         }
+        // For another machine, or by another address of ours.
+        match self.random.below(40) {
+            0 => frame[..6].copy_from_slice(&GATEWAY),
+            1 => frame[..6].copy_from_slice(&SECOND),
+            _ => {}
+        }
         match self.random.below(12) {
             0 => self.fragment(&mut frame),
             1 if frame[12] == 8 => self.options(&mut frame),
@@ -228,16 +235,17 @@ impl Generator {
         };
         let v6 = about.src.is_ipv6();
         let mut quoted = self.packet(&about).split_off(14);
-        let service = model.flows.get(&about).map(|e| &model.plan.services[e.service]);
-        // A tunnel's packet, as it was on the wire.
-        if let (Some(service), true) = (service, self.random.one_in(2)) {
-            let real = service.reals[0].address;
-            let gue = self.random.one_in(2);
+        let entry = model.flows.get(&about).map(|e| (&model.plan.services[e.service], e.real));
+        // A tunnel's packet, as it was on the wire; or one that somebody thinks was.
+        if let (Some((service, real)), true) = (entry, self.random.one_in(2)) {
+            let real = service.reals[if self.random.one_in(6) { 0 } else { real }].address;
+            let gue = if self.random.one_in(6) { self.random.one_in(2) } else { service.mode == Mode::Gue };
+            let own = model.plan.tunnel_source(real.is_ipv6()).unwrap();
             let outer = Tuple {
-                src: model.plan.tunnel_source(real.is_ipv6()).unwrap(),
+                src: if self.random.one_in(8) { self.host(real.is_ipv6()) } else { own },
                 dst: real.ip(),
                 sport: 0xc001,
-                dport: 6080,
+                dport: if self.random.one_in(8) { 6081 } else { 6080 },
                 proto: if gue {
                     17
                 } else if v6 {
@@ -256,7 +264,7 @@ impl Generator {
         } else {
             self.random.of(&[[3, 4], [3, 4], [3, 1], [11, 0], [8, 0]])
         };
-        let mtu = self.random.of(&[1400u16, 1300, 1280, 1000, 100]);
+        let mtu = self.random.of(&[1400u16, 1340, 1320, 1300, 1290, 1280, 1000, 576, 500, 100]);
         let body = [&kind[..], &[0, 0, 0, 0], &mtu.to_be_bytes(), &quoted].concat();
         let dst = if v6 { ip(&quoted[8..24]) } else { ip(&quoted[12..16]) };
         let tuple = Tuple { src: self.host(v6), dst, sport: 0, dport: 0, proto: if v6 { 58 } else { 1 } };

@@ -7,7 +7,7 @@ mod errors;
 mod frames;
 
 use frames::{ACK, ETH, FIN, Packet, RST, SYN, TCP, UDP, be16, parse};
-pub(crate) use frames::{frame, is_tcp};
+pub(crate) use frames::{frame, is_expired, is_tcp};
 use l4::plan::{Plan, RealState, VirtualServer};
 use l4::ring::{Member, slots};
 use std::collections::HashMap;
@@ -90,6 +90,9 @@ pub(crate) struct Model {
     pub(crate) link_mtu: usize,
 }
 
+/// A second address of the link, as that of a MACVLAN device.
+pub(crate) const SECOND: Mac = [2, 0, 0, 0, 9, 2];
+
 impl Model {
     pub(crate) fn new(plan: Plan, neighbours: HashMap<IpAddr, Mac>, gateway: Mac, own: Mac) -> Model {
         let ring = |s: &VirtualServer| {
@@ -142,6 +145,9 @@ impl Model {
     pub(crate) fn receive(&mut self, frame: &[u8]) -> Verdict {
         let pass = || Verdict::Pass(frame.to_vec());
         let Some(mut p) = parse(frame) else { return pass() };
+        if frame[..6] != self.own && frame[..6] != SECOND {
+            return pass();
+        }
         if p.later {
             let key = (p.tuple.src, p.tuple.dst, p.id, p.tuple.proto);
             let Some(entry) = self.fragments.get(&key).cloned() else { return pass() };

@@ -72,6 +72,7 @@ impl Helper {
                 Err(text) => process_line(Level::Alert, format_args!("accept queues are not heard of: {text}")),
             }
         }
+        self.draining = None;
         let done = match &mut self.runner {
             Some(runner) => runner.take_plan(setup),
             None => Runner::start(setup).map(|runner| self.runner = Some(runner)),

@@ -8,7 +8,6 @@ use crate::snapshot::Snapshot;
 use crate::status::listeners;
 use aws_lc_rs::hmac;
 use l4::load::{BYTES_MAX, Load};
-use l4::plan::REALS_MAX;
 use l4::runner::{Avoided, Reports};
 use runtime::clock;
 use std::collections::{BTreeMap, HashMap};
@@ -23,6 +22,9 @@ const ROOM: u8 = 25;
 /// Who is silent for so many of its intervals has stopped; and no sooner than this.
 const MISSED: u32 = 6;
 const SILENCE: Duration = Duration::from_millis(50);
+/// Reports that are older than one which was heard say nothing, or who has recorded them could send them again. But a clock may be set back:
+/// whose newer reports have been away for so long is believed anew.
+const SET_BACK: Duration = Duration::from_secs(1);
 /// Bytes of the hash (HMAC-SHA-256).
 const HASH: usize = 32;
 /// Datagrams read in one go.
@@ -150,21 +152,29 @@ impl Hearing {
     }
 
     fn take(&mut self, bytes: &[u8], from: IpAddr, reals: &[SocketAddr]) {
-        let known = reals.len() <= REALS_MAX as usize && reals.iter().any(|r| r.ip() == from);
+        let known = reals.iter().any(|r| r.ip() == from);
         let Some((said, hash)) = bytes.split_last_chunk::<HASH>().filter(|_| known) else { return };
         if hmac::verify(&self.key, said, hash).is_err() {
             return;
         }
         let Ok(load) = Load::read(said) else { return };
-        if self.heard.get(&from).is_some_and(|old| old.load.at_ms > load.at_ms) {
-            return;
+        if let Some(old) = self.heard.get(&from)
+            && old.load.at_ms > load.at_ms
+        {
+            if old.at.elapsed() < SET_BACK.max(patience(&old.load)) {
+                return;
+            }
+            let back = old.load.at_ms - load.at_ms;
+            let text =
+                format_args!("xdp_reports: the clock of {from} was set back by {back} ms, its reports count again");
+            process_line(Level::Warn, text);
         }
         self.heard.insert(from, Heard { load, at: Instant::now() });
     }
 
     fn level(&self, real: &SocketAddr, newest: Instant) -> Option<u8> {
         let heard = self.heard.get(&real.ip())?;
-        let patience = SILENCE.max(Duration::from_millis(heard.load.interval_ms.into()) * MISSED);
+        let patience = patience(&heard.load);
         let silence = newest.saturating_duration_since(heard.at);
         if silence > patience {
             let times = silence.as_millis() / patience.as_millis().max(1);
@@ -173,6 +183,11 @@ impl Hearing {
         let percent = heard.load.ports.iter().find(|(port, _)| *port == real.port()).map_or(0, |(_, percent)| *percent);
         (percent >= if self.avoided.contains_key(real) { ROOM } else { FULL }).then_some(1)
     }
+}
+
+/// Who is silent for longer has stopped.
+fn patience(load: &Load) -> Duration {
+    SILENCE.max(Duration::from_millis(load.interval_ms.into()) * MISSED)
 }
 
 impl AsFd for Hearing {
@@ -215,5 +230,25 @@ mod tests {
         let longer = Instant::now().checked_sub(Duration::from_secs(14)).unwrap();
         hearing.heard.get_mut(&two.ip()).unwrap().at = longer;
         assert_eq!(avoided(&mut hearing), [(two, 3)]);
+    }
+
+    #[test]
+    fn a_clock_that_was_set_back_is_followed() {
+        let reports = Reports { address: "127.0.0.1:0".parse().unwrap(), key: "key".to_owned() };
+        let mut hearing = Hearing::open(&reports).unwrap();
+        let reals: [SocketAddr; 1] = ["10.9.1.1:80".parse().unwrap()];
+        let load = |at_ms| Load { at_ms, interval_ms: 5, ports: vec![(80, 0)] };
+        let mut take = |at_ms, ago| {
+            if let Some(heard) = hearing.heard.get_mut(&reals[0].ip()) {
+                heard.at = Instant::now().checked_sub(Duration::from_millis(ago)).unwrap();
+            }
+            hearing.take(&signed(&load(at_ms), "key"), reals[0].ip(), &reals);
+            hearing.heard[&reals[0].ip()].load.at_ms
+        };
+        assert_eq!(take(86_400_000, 0), 86_400_000);
+        assert_eq!(take(5000, 100), 86_400_000, "it may be one that is sent again");
+        assert_eq!(take(5005, 1500), 5005);
+        assert_eq!(take(5000, 100), 5005);
+        assert_eq!(take(5010, 5), 5010);
     }
 }

@@ -3,9 +3,13 @@
 
 use super::plan::{self, Service};
 use crate::snapshot::Snapshot;
+use balance::FailurePolicy;
 use l4::machine;
 use l4::plan::Mode;
 use l4::runner::Setup;
+
+/// The interface that nothing of others comes by.
+const LOOPBACK: &str = "lo";
 
 /// What was found.
 #[derive(Debug, Default)]
@@ -35,8 +39,12 @@ pub fn check(snapshot: &Snapshot) -> Checked {
         found.warnings.extend(service.reals().1.into_iter().map(|why| format!("listen {at}: server {why}")));
         found.warnings.extend(unheeded(service));
     }
-    let named = std::mem::take(&mut setup.plan.interfaces);
-    setup.plan.interfaces.clone_from(&named);
+    let named = setup.plan.interfaces.clone();
+    if named.iter().any(|name| name == LOOPBACK) {
+        found.problems.push(format!(
+            "xdp_interfaces {LOOPBACK}: no client's packet comes by the loopback interface (see: ip route)"
+        ));
+    }
     let interfaces = machine::interfaces(&setup.plan);
     setup.plan.interfaces.clone_from(&interfaces);
     if interfaces.is_empty() {
@@ -44,10 +52,17 @@ pub fn check(snapshot: &Snapshot) -> Checked {
             "no route leads to clients or servers of \"xdp\", so no interface is known: name them with \"xdp_interfaces\" (see: ip route)"
                 .to_owned(),
         );
-        setup.plan.interfaces.push("lo".to_owned());
+        setup.plan.interfaces.push(LOOPBACK.to_owned());
     }
     found.problems.extend(setup.plan.problems());
     found.problems.extend(machine::problems(&setup.plan));
+    found.problems.extend(machine::unfit_pins(&setup.pins));
+    found.problems.extend(setup.reports.as_ref().and_then(machine::foreign_reports));
+    let inside = services.iter().map(|s| s.server.address).filter(|a| a.ip().is_loopback());
+    found.problems.extend(inside.map(|a| {
+        format!("listen {a} ... xdp: packets to a loopback address come by no interface: name the address that clients connect to")
+    }));
+    found.warnings.extend(machine::shared_sources(&setup.plan));
     let foreign = machine::foreign(&setup.plan);
     found.problems.extend(foreign.into_iter().map(|a| {
         format!(
@@ -79,6 +94,14 @@ fn say(service: &Service, refusal: Option<&str>, interfaces: &[String], generic:
     let name = format!("listen {} {}", server.address, server.protocol.name());
     let mode = server.mode.name();
     match refusal {
+        None if is_without_servers(service) => {
+            let text = format!(
+                "{name}: the ordinary proxy of \"stream\" serves it, while no server of upstream \"{}\" can get packets from the kernel",
+                service.group.name
+            );
+            found.warnings.push(text.clone());
+            found.paths.push(text);
+        }
         None => {
             let way = if generic { "generic XDP" } else { "XDP" };
             found
@@ -94,6 +117,12 @@ fn say(service: &Service, refusal: Option<&str>, interfaces: &[String], generic:
     }
 }
 
+/// There are servers, and none is one that packets could be brought to.
+fn is_without_servers(service: &Service) -> bool {
+    let (reals, unfit) = service.reals();
+    reals.is_empty() && !unfit.is_empty()
+}
+
 /// What peers are told that the kernel does not keep.
 fn unheeded(service: &Service) -> Vec<String> {
     let tiers = service.group.tiers_now();
@@ -105,6 +134,10 @@ fn unheeded(service: &Service) -> Vec<String> {
     }
     if peers.iter().any(|p| p.settings.slow_start_ms > 0) {
         found.push(format!("listen {at}: \"slow_start\" is not kept by the kernel"));
+    }
+    if peers.iter().any(|p| p.settings.policy != FailurePolicy::default()) {
+        let text = "\"max_fails\" and \"fail_timeout\" are not kept by the kernel, which sees no failures: \"health_check\" does";
+        found.push(format!("listen {at}: {text}"));
     }
     found
 }

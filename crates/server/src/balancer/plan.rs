@@ -11,7 +11,7 @@ use l4::layout::LEAST_MAX;
 use l4::plan::{Choice, Mode, Protocol, REALS_MAX, RealServer, RealState, Reals, VirtualServer};
 use l4::runner::Setup;
 use std::collections::HashSet;
-use std::net::SocketAddr;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -137,6 +137,10 @@ impl Service {
     /// Where a peer is, if packets can be brought there.
     fn place(&self, peer: &Peer) -> Result<SocketAddr, &'static str> {
         let Address::Inet(at) = &peer.address else { return Err("packets have no unix socket") };
+        let ip = at.ip();
+        if ip.is_multicast() || ip.is_unspecified() || ip == IpAddr::V4(Ipv4Addr::BROADCAST) {
+            return Err("its address is not that of one machine");
+        }
         if self.server.mode.rewrites() && at.is_ipv6() != self.server.address.is_ipv6() {
             return Err("it is of another family than the listener, which NAT cannot change");
         }
@@ -189,7 +193,9 @@ pub fn setup(snapshot: &Snapshot, services: &[Service]) -> Setup {
     }
     plan.tunnel_sources = tunnel_sources(&plan, snapshot);
     let reports = own.and_then(|x| x.reports.clone());
-    Setup { pins: own.map(|x| x.pins()).unwrap_or_default(), plan, reports }
+    let retire_s =
+        snapshot.process.worker_shutdown_timeout.map(|time| time.as_secs() + u64::from(time.subsec_nanos() > 0));
+    Setup { pins: own.map(|x| x.pins()).unwrap_or_default(), plan, reports, retire_s }
 }
 
 /// One outer source address of each family that tunnels need: of `xdp_source`, else the one the kernel would take.

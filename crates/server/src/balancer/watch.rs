@@ -7,10 +7,12 @@ use crate::log::process_line;
 use crate::master::Reporter;
 use crate::snapshot::Snapshot;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// How often is looked for news. A check's verdict is in the kernel's maps about twice as late at most.
 const LOOK: Duration = Duration::from_millis(50);
+/// Looking takes at most one part in so many of a CPU: thousands of servers are looked at less often.
+const LOOK_SHARE: u32 = 20;
 
 /// What is watched.
 #[derive(Default)]
@@ -65,6 +67,7 @@ fn watch() {
         let Some(watched) = guard.as_mut() else { continue };
         let services = watched.services.clone();
         drop(guard);
+        let begun = Instant::now();
         let (news, complaints): (Vec<_>, Vec<_>) = services.iter().map(|s| s.news()).unzip();
         let complaints: Vec<String> = complaints.into_iter().flatten().collect();
         let Ok(bytes) = serde_json::to_vec(&news) else { continue };
@@ -90,6 +93,6 @@ fn watch() {
         } else {
             drop(guard);
         }
-        std::thread::sleep(LOOK);
+        std::thread::sleep(LOOK.max(begun.elapsed() * LOOK_SHARE));
     }
 }

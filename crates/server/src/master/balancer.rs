@@ -22,6 +22,8 @@ pub(super) struct Balancer {
     setup: Arc<[u8]>,
     /// It was told to end.
     ending: bool,
+    /// It was told to end with its last flow, since a configuration came that has no packets for it: it may be wanted again.
+    draining: bool,
 }
 
 impl Balancer {
@@ -46,8 +48,14 @@ impl Master<'_> {
         let plan = &self.running.plan;
         let report = plan.balancer_report.as_deref().map(<[u8]>::to_vec);
         self.report = report.or(self.report.take().filter(|_| plan.balancer.is_some()));
-        let Some(setup) = plan.balancer.clone() else { return self.end_balancer(End::Clear) };
+        let Some(setup) = plan.balancer.clone() else { return self.drain_balancer() };
         match &mut self.balancer {
+            // Another configuration wants it before its last flow has ended.
+            Some(balancer) if balancer.draining => {
+                balancer.tell(&message::setup(&setup));
+                balancer.setup = setup;
+                (balancer.ending, balancer.draining) = (false, false);
+            }
             // Started anew once it has ended.
             Some(balancer) if balancer.ending => {}
             Some(balancer) if balancer.setup == setup => {}
@@ -73,7 +81,8 @@ impl Master<'_> {
             Ok((ours, _, Forked::Parent(pid))) => {
                 server_log!(Notice, "start balancer process {pid}");
                 let (channel, started) = (Some(ours), Instant::now());
-                let mut balancer = Balancer { pid, channel, started, setup: setup.clone(), ending: false };
+                let mut balancer =
+                    Balancer { pid, channel, started, setup: setup.clone(), ending: false, draining: false };
                 balancer.tell(&message::setup(&setup));
                 if let Some(reals) = &self.reals {
                     balancer.tell(&message::reals(reals));
@@ -98,13 +107,25 @@ impl Master<'_> {
         self.service.balancer()(BalancerLine { channel: Some(channel) })
     }
 
+    /// A configuration has come that has no packets for the process: its flows go on as sessions of old workers do.
+    fn drain_balancer(&mut self) {
+        if self.balancer.as_ref().is_none_or(|balancer| balancer.ending) {
+            self.balancer_respawn.at = None;
+            return;
+        }
+        self.end_balancer(End::Drain(self.running.plan.process.worker_shutdown_timeout));
+        if let Some(balancer) = &mut self.balancer {
+            balancer.draining = true;
+        }
+    }
+
     /// Tells the process to end, if there is one. What another binary balances stays.
     pub(super) fn end_balancer(&mut self, end: End) {
         let others = self.new_binary.is_some() || self.parent_is_old_binary();
         self.balancer_respawn.at = None;
         if let Some(balancer) = &mut self.balancer {
             // A quick end overtakes a slow one.
-            balancer.ending = true;
+            (balancer.ending, balancer.draining) = (true, false);
             balancer.tell(&message::end(if others { End::Leave } else { end }));
         }
     }

@@ -51,6 +51,11 @@ pub struct Conf {
 }
 
 impl Conf {
+    /// A line is written somewhere.
+    pub fn is_on(&self) -> bool {
+        !self.off && !self.logs.is_empty()
+    }
+
     /// A level without `access_log` has its parent's.
     pub fn merge(&mut self, parent: &Conf) {
         self.cache.inherit(&parent.cache);

@@ -736,7 +736,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut ConfigLevel) {
 pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &LocationConf) {
     if build.subsystem.is_stream() {
         stream_proxy::finish_level(build, level);
-        xdp::finish_level(build, level);
+        xdp::finish_level(build, level, parent);
         js::finish_level(build, level);
         lua::finish_level(build, level);
         return health_check::finish_level(build, level);

@@ -6,10 +6,10 @@ use crate::balancer::plan::choice_of;
 use crate::config::setters::{self, duplicate, invalid};
 use crate::config::{Build, ConfigLevel, Directive, Scope, stream};
 use crate::merged_values;
-use crate::process_settings::{ListenAddress, SocketKind};
+use crate::process_settings::{ListenAddress, ListenSpec, SocketKind};
 use crate::snapshot::VariableId;
 use conf::{Node, Problem, value};
-use l4::plan::Mode;
+use l4::plan::{FLOWS_MIN, Mode};
 use l4::runner::Reports;
 use std::net::{IpAddr, SocketAddr};
 use std::path::PathBuf;
@@ -33,8 +33,11 @@ pub const DIRECTIVES: &[Directive] = &[
         if generic.replace(on).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
     stream("xdp_flows", |s, n| {
-        let flows = value::number(&n.args[0].text).and_then(|n| u32::try_from(n).ok()).filter(|n| *n > 0);
+        let flows = value::number(&n.args[0].text).and_then(|n| u32::try_from(n).ok());
         let flows = flows.ok_or_else(|| Problem::invalid_number(n))?;
+        if flows < FLOWS_MIN {
+            return Err(n.problem(format!("\"xdp_flows\" must be at least {FLOWS_MIN}")));
+        }
         if s.build.main.xdp.flows.replace(flows).is_some() { Err(duplicate(n)) } else { Ok(()) }
     }),
     stream("xdp_pins", |s, n| {
@@ -73,6 +76,21 @@ merged_values! {
 }
 
 crate::inherited!(Conf, |_| true);
+
+impl Conf {
+    /// What this level sets, and the one around it does not, by name.
+    fn set_beside(&self, parent: &Conf) -> Vec<&'static str> {
+        let named = [
+            (self.source.is_set(), parent.source.is_set(), "\"xdp_source\""),
+            (self.timeout_reset.is_set(), parent.timeout_reset.is_set(), "\"xdp_timeout_reset\""),
+            (self.affinity.is_set(), parent.affinity.is_set(), "\"xdp_affinity\""),
+            (self.syn_cookies.is_set(), parent.syn_cookies.is_set(), "\"xdp_syn_cookies\""),
+            (self.quic_ids.is_set(), parent.quic_ids.is_set(), "\"xdp_quic_ids\""),
+            (self.gue_port.is_set(), parent.gue_port.is_set(), "\"xdp_gue_port\""),
+        ];
+        named.iter().filter(|(here, around, _)| *here && !around).map(|(_, _, name)| *name).collect()
+    }
+}
 
 /// Values that there are once.
 #[derive(Debug, Default)]
@@ -190,21 +208,95 @@ fn syn_cookies(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 /// Names what the kernel would not do of what a server says, so that nothing of it is left out in silence.
-pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
+pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
     if level.listens.iter().all(|l| l.spec.xdp.is_none()) {
+        let unused = level.conf.xdp.set_beside(&parent.xdp);
+        if let Some(listen) = level.listens.first().filter(|_| !unused.is_empty()) {
+            let text = format!("{} without \"xdp=\" at a \"listen\" of the server has no effect", unused.join(", "));
+            build.problems.push(listen.node.warning(text));
+        }
         return;
     }
-    let mut found = Vec::new();
+    let (mut found, mut proxied) = (Vec::new(), false);
     let addresses = [build.variables.index(b"remote_addr"), build.variables.index(b"binary_remote_addr")];
+    let (guards, unheeded) = (guards(build, level), unheeded(level));
     for listen in &level.listens {
         let Some(mode) = listen.spec.xdp else { continue };
+        let name = mode.name();
+        if !guards.is_empty() && mode == Mode::Nat {
+            proxied = true;
+            found.push(listen.node.warning(format!(
+                "\"xdp={name}\": the ordinary proxy of \"stream\" serves it, not the kernel, which would let in whom {guards} may keep out"
+            )));
+            continue;
+        }
+        if !guards.is_empty() {
+            found.push(listen.node.problem(format!(
+                "\"xdp={name}\": the kernel would let in whom {guards} may keep out, and has no other way but for \"xdp=nat\""
+            )));
+        }
         let unfit = unfit(build, level, mode, listen, addresses);
-        found.extend(unfit.into_iter().map(|text| {
-            let text = format!("\"xdp={}\": {text}", mode.name());
-            listen.node.problem(text)
-        }));
+        found.extend(unfit.into_iter().map(|text| listen.node.problem(format!("\"xdp={name}\": {text}"))));
+        let options = has_options(&listen.spec).then_some("the socket options of \"listen\"".to_owned());
+        let unheeded: Vec<String> = unheeded.iter().map(|name| format!("\"{name}\"")).chain(options).collect();
+        if !unheeded.is_empty() {
+            let text = format!("no effect on packets that the kernel balances have {}", unheeded.join(", "));
+            found.push(listen.node.warning(format!("\"xdp={name}\": {text}")));
+        }
     }
     build.problems.extend(found);
+    if proxied {
+        level.listens.iter_mut().filter(|l| l.spec.xdp == Some(Mode::Nat)).for_each(|l| l.spec.xdp = None);
+    }
+}
+
+/// More is said of the socket than which one it is.
+fn has_options(spec: &ListenSpec) -> bool {
+    let plain = ListenSpec::new(spec.address.clone());
+    *spec != ListenSpec { xdp: spec.xdp, bind: spec.bind, kind: spec.kind, deferred: spec.deferred, ..plain }
+}
+
+/// What may turn a client away, by name: the kernel asks none of these. Empty if there is nothing of the kind.
+fn guards(build: &Build<'_>, level: &ConfigLevel) -> String {
+    let conf = &level.conf;
+    let group = conf.stream_proxy.group().map(|id| &build.groups[id.0 as usize]);
+    let named = [
+        (!conf.access.rules.is_empty(), "\"allow\", \"deny\""),
+        (!conf.limit_conn.limits.is_empty(), "\"limit_conn\""),
+        (conf.js.access.is_set(), "\"js_access\""),
+        (conf.js.preread.is_set(), "\"js_preread\""),
+        (conf.js.filter.is_set(), "\"js_filter\""),
+        (conf.lua.preread.is_set(), "\"preread_by_lua*\""),
+        (group.is_some_and(|g| g.balancer.is_some()), "\"balancer_by_lua*\""),
+    ];
+    let set: Vec<&str> = named.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect();
+    set.join(", ")
+}
+
+/// What is about connections that a proxy makes and takes, and keeps nobody out. It counts where the proxy stands in for the kernel.
+fn unheeded(level: &ConfigLevel) -> Vec<&'static str> {
+    let conf = &level.conf;
+    let (core, own, upstream) = (&conf.stream_core, &conf.stream_proxy.own, &conf.stream_proxy.upstream);
+    let named = [
+        (conf.log.is_on(), "access_log"),
+        (conf.lua.log.is_set(), "log_by_lua*"),
+        (!conf.realip.from.is_empty(), "set_real_ip_from"),
+        (core.assignments.is_set(), "set"),
+        (core.tcp_nodelay.is_set(), "tcp_nodelay"),
+        (core.preread_buffer_size.is_set(), "preread_buffer_size"),
+        (core.preread_timeout.is_set(), "preread_timeout"),
+        (own.buffer_size.is_set(), "proxy_buffer_size"),
+        (own.responses.is_set(), "proxy_responses"),
+        (own.next_upstream.is_set(), "proxy_next_upstream"),
+        (upstream.next_upstream_tries.is_set(), "proxy_next_upstream_tries"),
+        (upstream.next_upstream_timeout.is_set(), "proxy_next_upstream_timeout"),
+        (own.half_close.is_set(), "proxy_half_close"),
+        (upstream.connect_timeout.is_set(), "proxy_connect_timeout"),
+        (upstream.socket_keepalive.is_set(), "proxy_socket_keepalive"),
+        (upstream.socket_rcvbuf.is_set(), "proxy_socket_rcvbuf"),
+        (upstream.socket_sndbuf.is_set(), "proxy_socket_sndbuf"),
+    ];
+    named.iter().filter(|(set, _)| *set).map(|(_, name)| *name).collect()
 }
 
 fn unfit(
@@ -225,7 +317,7 @@ fn unfit(
         ListenAddress::Inet(_) => {}
     }
     // Each would have to read or change what the packets carry, or to see the connection.
-    let named: [(bool, &str); 13] = [
+    let named: [(bool, &str); 11] = [
         (listen.ssl, "listen ... ssl"),
         (listen.proxy_protocol, "listen ... proxy_protocol"),
         (*own.ssl, "proxy_ssl"),
@@ -233,8 +325,6 @@ fn unfit(
         (*core.ssl_preread, "ssl_preread"),
         (*conf.stream_mqtt.mqtt, "mqtt"),
         (*conf.stream_mqtt.mqtt_preread, "mqtt_preread"),
-        (!conf.access.rules.is_empty(), "allow, deny"),
-        (!conf.limit_conn.limits.is_empty(), "limit_conn"),
         (own.upload_rate.is_set(), "proxy_upload_rate"),
         (own.download_rate.is_set(), "proxy_download_rate"),
         (upstream.bind.is_set(), "proxy_bind"),

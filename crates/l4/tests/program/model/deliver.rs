@@ -1,7 +1,8 @@
 //! The way out: addresses changed, or wrapped, or answered. From: `model`, `choose`.
 
 use super::frames::{
-    ACK, ETH, FIN, Packet, RST, SYN, TCP, UDP, entropy, ip_header, lose_hop, ones_sum, pseudo, rewrite, too_big, turn,
+    ACK, ETH, FIN, Packet, RST, SYN, TCP, UDP, entropy, expired, ip_header, lose_hop, ones_sum, pseudo, rewrite,
+    too_big, turn,
 };
 use super::{Entry, Kind, Mac, Model, Verdict};
 use l4::plan::Mode;
@@ -21,7 +22,7 @@ impl Model {
     pub(super) fn deliver(&self, frame: &[u8], p: &Packet, e: &Entry) -> Verdict {
         let s = &self.plan.services[e.service];
         if p.ttl <= 1 {
-            return if e.kind == Kind::Return { Verdict::Pass(frame.to_vec()) } else { Verdict::Drop };
+            return if e.kind == Kind::Return { Verdict::Pass(frame.to_vec()) } else { expired(frame, p) };
         }
         if e.kind == Kind::Forward && !s.mode.rewrites() {
             return self.deliver_whole(frame, p, e);

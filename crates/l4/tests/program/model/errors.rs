@@ -15,7 +15,7 @@ impl Model {
         let at = p.l4 + 8;
         let Some((mut quoted, ports)) = quoted_ip(frame, at, p.v6) else { return pass };
         if quoted.proto == 4 || quoted.proto == 41 {
-            return self.learn_mtu(frame, p, ports, quoted.proto == 41);
+            return self.learn_mtu(frame, p, ports, &quoted);
         }
         if !matches!(quoted.proto, TCP | UDP) || frame.len() < ports + 8 {
             return pass;
@@ -28,8 +28,7 @@ impl Model {
             None => {
                 let Some(service) = self.service(key.dst, key.dport, key.proto) else {
                     if key.proto == UDP {
-                        let Some(first) = frame.get(ports + 8) else { return pass };
-                        return self.learn_mtu(frame, p, ports + 8, first >> 4 == 6);
+                        return self.learn_mtu(frame, p, ports + 8, &quoted);
                     }
                     return pass;
                 };
@@ -82,8 +81,13 @@ impl Model {
         self.out(out, self.hop(entry.becomes.dst))
     }
 
-    pub(super) fn learn_mtu(&mut self, frame: &[u8], p: &Packet, at: usize, v6: bool) -> Verdict {
+    /// `outer`: what the error quotes, a packet of ours if it is believed. `at`: where what it carries begins.
+    pub(super) fn learn_mtu(&mut self, frame: &[u8], p: &Packet, at: usize, outer: &Tuple) -> Verdict {
         let pass = Verdict::Pass(frame.to_vec());
+        let v6 = match outer.proto {
+            UDP => frame.get(at).is_some_and(|first| first >> 4 == 6),
+            proto => proto == 41,
+        };
         let icmp = &frame[p.l4..];
         if if p.v6 { icmp[0] != 2 } else { icmp[0] != 3 || icmp[1] != 4 } {
             return pass;
@@ -99,8 +103,22 @@ impl Model {
         if entry.kind != Kind::Forward || !matches!(mode, Mode::Ipip | Mode::Gue) {
             return pass;
         }
+        let service = &self.plan.services[entry.service];
+        let real = service.reals[entry.real].address.ip();
+        let is_ours = outer.dst == real && Some(outer.src) == self.plan.tunnel_source(real.is_ipv6());
+        let is_mode =
+            if mode == Mode::Gue { outer.proto == UDP && outer.dport == service.gue_port } else { outer.proto != UDP };
+        if !is_ours || !is_mode {
+            return pass;
+        }
+        let more = (if real.is_ipv6() { 40 } else { 20 }) + if mode == Mode::Gue { 8 } else { 0 };
+        let least = match (v6, p.v6) {
+            (true, _) => 1280 + more,
+            (false, true) => 1280,
+            (false, false) => 576,
+        };
         let known = self.mtu.get(&(entry.service, entry.real)).copied().unwrap_or(u32::MAX);
-        if mtu < if p.v6 { 1280 } else { 576 } || mtu >= known {
+        if mtu < least || mtu >= known {
             return pass;
         }
         self.mtu.insert((entry.service, entry.real), mtu);

@@ -225,11 +225,33 @@ pub(super) fn turn(frame: &[u8], head: Vec<u8>, body: Vec<u8>) -> Verdict {
 }
 
 pub(super) fn too_big(frame: &[u8], p: &Packet, mtu: usize) -> Verdict {
+    icmp_error(frame, p, if p.v6 { [2, 0] } else { [3, 4] }, mtu)
+}
+
+/// The hop limit is used up: said to those who are machines, once for a datagram.
+pub(super) fn expired(frame: &[u8], p: &Packet) -> Verdict {
+    let is_machine = match p.tuple.src {
+        IpAddr::V4(a) => !matches!(a.octets()[0], 0 | 127 | 224..),
+        IpAddr::V6(a) => !a.is_unspecified() && !a.is_multicast(),
+    };
+    if p.later || !is_machine {
+        return Verdict::Drop;
+    }
+    icmp_error(frame, p, if p.v6 { [3, 0] } else { [11, 0] }, 0)
+}
+
+/// Whether these bytes, which the program was to answer with, are such an error: it sends no more than a thousand a second.
+pub(crate) fn is_expired(answer: &[u8]) -> bool {
+    let at = |place: usize| answer.get(place).copied();
+    if at(12) == Some(8) { at(23) == Some(1) && at(34) == Some(11) } else { at(20) == Some(58) && at(54) == Some(3) }
+}
+
+fn icmp_error(frame: &[u8], p: &Packet, what: [u8; 2], mtu: usize) -> Verdict {
     let back = if p.v6 { 48 } else { 28 };
     if !p.v6 && p.l4 != ETH + 20 || frame.len() < ETH + back {
         return Verdict::Drop;
     }
-    let mut icmp = if p.v6 { vec![2, 0, 0, 0, 0, 0] } else { vec![3, 4, 0, 0, 0, 0] };
+    let mut icmp = vec![what[0], what[1], 0, 0, 0, 0];
     icmp.extend((mtu as u16).to_be_bytes());
     icmp.extend(&frame[ETH..ETH + back]);
     let proto = if p.v6 { 58 } else { 1 };
