@@ -164,6 +164,9 @@ impl Store for Memory {
     }
 }
 
+/// Name, value, and when it ends, if it does, s.
+pub type KeptVariable = (Box<[u8]>, Box<[u8]>, Option<u64>);
+
 /// A record as it goes to another process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Kept {
@@ -171,8 +174,8 @@ pub struct Kept {
     pub timeout_s: u64,
     /// When it ends.
     pub ends_s: u64,
-    /// Names, values, and when they end, if they do.
-    pub variables: Vec<(Box<[u8]>, Box<[u8]>, Option<u64>)>,
+    /// Those that it had.
+    pub variables: Vec<KeptVariable>,
 }
 
 impl Memory {
