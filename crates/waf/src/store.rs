@@ -165,7 +165,7 @@ impl Store for Memory {
 }
 
 /// Name, value, and when it ends, if it does, s.
-pub type KeptVariable = (Box<[u8]>, Box<[u8]>, Option<u64>);
+type KeptVariable = (Box<[u8]>, Box<[u8]>, Option<u64>);
 
 /// A record as it goes to another process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
