@@ -180,8 +180,13 @@ impl Rx {
         if next > 0 { Found::Yes } else { Found::No }
     }
 
-    fn search_linear(&self, text: &[u8], from: usize, spans: &mut Spans) -> Found {
-        let linear = self.linear.get_or_init(|| {
+    /// Compiles it for the second engine. Whoever asks first pays for that: a millisecond and more, for each expression.
+    pub fn prepare(&self) {
+        self.linear();
+    }
+
+    fn linear(&self) -> Option<&regex::bytes::Regex> {
+        let compile = || {
             regex::bytes::RegexBuilder::new(self.portable.as_deref()?)
                 .unicode(false)
                 .case_insensitive(self.caseless)
@@ -191,8 +196,12 @@ impl Rx {
                 .dfa_size_limit(LINEAR_CACHE_BYTES)
                 .build()
                 .ok()
-        });
-        let Some(linear) = linear else { return Found::Exhausted };
+        };
+        self.linear.get_or_init(compile).as_ref()
+    }
+
+    fn search_linear(&self, text: &[u8], from: usize, spans: &mut Spans) -> Found {
+        let Some(linear) = self.linear() else { return Found::Exhausted };
         let Some(whole) = linear.find_at(text, from) else { return Found::No };
         // Groups need an engine that is slower by far: it gets the match and nothing else.
         let Some(found) = linear.captures_at(&text[..whole.end()], whole.start()) else {
