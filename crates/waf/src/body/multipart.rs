@@ -134,8 +134,9 @@ impl<'a> Multipart<'a> {
             let rest = if last { &rest[2..] } else { rest };
             let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
             if !line.trim_ascii().is_empty() {
-                // A line that only begins like a boundary.
+                // A line that only begins like a boundary: PHP ends a part there.
                 self.flags.unmatched_boundary = true;
+                self.error.get_or_insert_with(|| "a line begins like the boundary".to_owned());
                 if !last || closed {
                     continue;
                 }
@@ -207,6 +208,11 @@ impl<'a> Multipart<'a> {
                 before.push(b' ');
                 before.extend_from_slice(line.trim_ascii_start());
                 continue;
+            }
+            // Where others end a line or a text.
+            if line.iter().any(|b| b.is_ascii_control() && *b != b'\t') {
+                self.flags.invalid_part = true;
+                return Err("a header of a part has a control character".to_owned());
             }
             if memchr::memchr(b':', line).is_none() {
                 self.flags.invalid_part = true;
@@ -280,7 +286,11 @@ impl<'a> Multipart<'a> {
     /// `key=token` or `key="quoted"`; returns what is behind.
     fn parameter<'t>(&mut self, text: &'t [u8]) -> Option<(&'t [u8], Vec<u8>, &'t [u8])> {
         let at = memchr::memchr(b'=', text)?;
-        let key = text[..at].trim_ascii();
+        // With a blank before the sign it is another name to PHP.
+        let key = &text[..at];
+        if key.iter().any(u8::is_ascii_whitespace) {
+            return None;
+        }
         let rest = text[at + 1..].trim_ascii_start();
         let Some(quoted) = rest.strip_prefix(b"\"") else {
             self.flags.invalid_quoting |= rest.first() == Some(&b'\'');
@@ -355,6 +365,14 @@ mod tests {
             error(b"--XX\r\nContent-Disposition: form-data; name=a; name=b\r\n\r\n1\r\n--XX--", TYPE).contains("twice")
         );
         assert!(error(b"--XX\r\n--XX--", TYPE).contains("do not end"));
+        for odd in ["filename =a", "filename=\"a\rb\"", "filename=\"a\0\"", "x\r; filename=a"] {
+            let body = format!("--XX\r\nContent-Disposition: form-data; name=a; {odd}\r\n\r\n1\r\n--XX--");
+            let read = parse(body.as_bytes(), TYPE);
+            assert!(read.flags.strict() && read.error.is_some(), "{odd:?}");
+        }
+        let junk = b"--XX\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\n1\r\n--XXjunk\r\n2\r\n--XX--";
+        assert!(error(junk, TYPE).contains("like the boundary"));
+        assert_eq!(parse(junk, TYPE).parts[0].content, b"1\r\n--XXjunk\r\n2");
         for odd in ["x=a", "x=a'; filename=f; y=b'", "filename**=a", "NAMES=a", "x=\"\"; filename=a"] {
             let body = format!("--XX\r\nContent-Disposition: form-data; name=a; {odd}\r\n\r\n1\r\n--XX--");
             assert!(error(body.as_bytes(), TYPE).contains("unknown parameter"), "{odd}");

@@ -53,6 +53,8 @@ pub(crate) fn parse(text: &[u8], arguments: Option<Arguments<'_>>) -> Result<Xml
         return Err(Problem::wrong("it is not encoded in UTF-8"));
     }
     let mut reader = Reader::from_reader(text);
+    // Others may take what stands behind two hyphens for no comment.
+    reader.config_mut().check_comments = true;
     let mut walk = Walk {
         xml: Xml::default(),
         content: Vec::new(),
@@ -82,11 +84,15 @@ pub(crate) fn parse(text: &[u8], arguments: Option<Arguments<'_>>) -> Result<Xml
             Event::CData(text) => walk.text(text.as_bytes()),
             Event::GeneralRef(name) => {
                 let mut text = Vec::new();
-                resolve(name.as_bytes(), &mut text);
+                resolve(name.as_bytes(), &mut text)?;
                 walk.text(&text);
             }
             Event::DocType(text) => walk.xml.texts.push(text.as_bytes().to_vec()),
             Event::Decl(declaration) => {
+                // Others may take one that comes late for text.
+                if walk.nodes > 1 {
+                    return Err(Problem::wrong("its declaration does not stand at its beginning"));
+                }
                 let named = declaration.encoding().transpose().map_err(Problem::wrong)?;
                 if let Some(named) = named.filter(|named| !extends_ascii(named)) {
                     return Err(Problem::wrong(format_args!("its encoding is {named}")));
@@ -159,6 +165,9 @@ impl Walk<'_> {
             self.node()?;
             let mut value = Vec::new();
             let mut rest = attribute.value.as_bytes();
+            if memchr::memchr(b'<', rest).is_some() {
+                return Err(Problem::wrong("an attribute holds a tag"));
+            }
             while let Some(at) = memchr::memchr(b'&', rest) {
                 value.extend_from_slice(&rest[..at]);
                 rest = &rest[at + 1..];
@@ -166,7 +175,7 @@ impl Walk<'_> {
                     value.push(b'&');
                     continue;
                 };
-                resolve(&rest[..end], &mut value);
+                resolve(&rest[..end], &mut value)?;
                 rest = &rest[end + 1..];
             }
             value.extend_from_slice(rest);
@@ -183,8 +192,8 @@ fn extends_ascii(encoding: &str) -> bool {
         || ["iso-8859-", "iso8859-", "windows-125"].iter().any(|family| name.starts_with(family))
 }
 
-/// Writes what a reference stands for; one that the document declares itself stays as it is.
-fn resolve(name: &[u8], out: &mut Vec<u8>) {
+/// Writes what a reference stands for; one that the document declares itself stays as it is. Err: it stands for no character, and others may read one.
+fn resolve(name: &[u8], out: &mut Vec<u8>) -> Result<(), Problem> {
     let number = name.strip_prefix(b"#").and_then(|n| std::str::from_utf8(n).ok()).and_then(|n| {
         let hex = n.strip_prefix('x');
         let value = hex.map_or_else(|| n.parse().ok(), |hex| u32::from_str_radix(hex, 16).ok());
@@ -200,12 +209,14 @@ fn resolve(name: &[u8], out: &mut Vec<u8>) {
     };
     match known {
         Some(c) => out.extend_from_slice(c.encode_utf8(&mut [0; 4]).as_bytes()),
+        None if name.starts_with(b"#") => return Err(Problem::wrong("a reference stands for no character")),
         None => {
             out.push(b'&');
             out.extend_from_slice(name);
             out.push(b';');
         }
     }
+    Ok(())
 }
 
 #[cfg(test)]
@@ -270,7 +281,21 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
-        for text in ["<a>", "<a></b>", "x", "", "<a/><b/>", "<a x=1>", "<a/>text"] {
+        for text in [
+            "<a><!-- x -- y --></a>",
+            "<a>&#X41;</a>",
+            "<a>&#1114112;</a>",
+            "<a x='<b>'/>",
+            "<a/><?xml version='1.0'?>",
+            "<a x='&#y;'/>",
+            "<a>",
+            "<a></b>",
+            "x",
+            "",
+            "<a/><b/>",
+            "<a x=1>",
+            "<a/>text",
+        ] {
             assert!(parse(text.as_bytes()).is_err(), "{text}");
         }
         assert!(parse("<a>".repeat(1000).as_bytes()).unwrap_err().contains("deeper"));
