@@ -209,10 +209,10 @@ impl<'a> Multipart<'a> {
                 before.extend_from_slice(line.trim_ascii_start());
                 continue;
             }
-            // Where others end a line or a text.
+            // Where others end a line or a text. Rules see the part all the same.
             if line.iter().any(|b| b.is_ascii_control() && *b != b'\t') {
                 self.flags.invalid_part = true;
-                return Err("a header of a part has a control character".to_owned());
+                self.error.get_or_insert_with(|| "a header of a part has a control character".to_owned());
             }
             if memchr::memchr(b':', line).is_none() {
                 self.flags.invalid_part = true;
