@@ -477,3 +477,24 @@ fn widest(rules: &[Rule]) -> Result<Arc<Rx>, String> {
         None => Ok(Arc::new(Rx::compile(b"()", false)?)),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seclang::files::Bundle;
+
+    #[test]
+    fn threads_prepare_all_expressions_together() {
+        let text: String =
+            (1..40).map(|n| format!("SecRule ARGS \"@rx (?:a|b)+{n}\" \"id:{n},phase:2,pass\"\n")).collect();
+        let rules = Rules::load(&[Source { name: "test.conf", text: text.as_bytes() }], &Bundle::default());
+        let rules = rules.expect("a rule set");
+        let turn = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| rules.prepare(&turn));
+            rules.prepare(&turn);
+        });
+        let ready = |rule: &Rule| matches!(&rule.operator.kind, Kind::Rx(rx, _) if rx.is_prepared());
+        assert!(rules.rules.iter().all(ready));
+    }
+}

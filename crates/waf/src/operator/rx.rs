@@ -185,6 +185,11 @@ impl Rx {
         self.linear();
     }
 
+    #[cfg(test)]
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.linear.get().is_some()
+    }
+
     fn linear(&self) -> Option<&regex::bytes::Regex> {
         let compile = || {
             regex::bytes::RegexBuilder::new(self.portable.as_deref()?)
@@ -286,6 +291,16 @@ mod tests {
         scratch.spent = MAX_BACKTRACKED_BYTES + 1;
         assert_eq!(rx.search(b"ab=", 0, &mut scratch, &mut spans), Found::Yes);
         assert_eq!(scratch.spent, MAX_BACKTRACKED_BYTES + 1);
+    }
+
+    #[test]
+    fn what_is_prepared_is_not_compiled_while_it_is_asked() {
+        for pattern in ["(?:a|b)+=", r"^(a+)+(?!x)$"] {
+            let rx = Rx::compile(pattern.as_bytes(), false).unwrap();
+            assert!(!rx.is_prepared());
+            rx.prepare();
+            assert!(rx.is_prepared(), "{pattern}");
+        }
     }
 
     #[test]
