@@ -159,7 +159,8 @@ fn the_suites_requests_have_one_verdict_over_all_protocols() {
     assert!(refused >= 50 && requests.len() - refused >= 20, "{refused} of {}", requests.len());
     let same = |other: &[Verdict], how: &str| {
         let wrong: Vec<_> = requests.iter().zip(&one).zip(other).filter(|((_, one), other)| one != other).collect();
-        let shown = wrong.iter().map(|((request, one), other)| format!("{}: {one:?}, {how}: {other:?}\n"));
+        let shown =
+            wrong.iter().map(|((request, one), other)| format!("{}: {one:?}, {how}: {other:?}\n", request.name));
         assert!(wrong.is_empty(), "{}", shown.collect::<String>());
     };
     same(&by_http1(true), "in chunks");

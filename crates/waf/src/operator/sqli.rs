@@ -258,6 +258,8 @@ impl<'a> Short<'a> {
             CharType::White => {
                 let is_end = byte == b'\n';
                 match self.gap {
+                    // libinjection looks for what follows a first number as if nothing stood before it.
+                    Gap::None if self.out.len() < SHOWN && self.out.iter().all(|b| is_white(*b)) => self.out.push(byte),
                     Gap::None => self.gap = Gap::Blank(byte),
                     Gap::Blank(_) if is_end => self.gap = Gap::Blank(byte),
                     _ => {}
@@ -532,6 +534,10 @@ mod tests {
             assert_eq!(found(&value), Found::Yes);
         }
         assert_eq!(found(&format!("{}' or 2>1-- -", "don\\'t ".repeat(1_000))), Found::Yes);
+        for number in [format!("   1-- {}", "$".repeat(5_000)), format!("\r\n \t1e5{}", "-".repeat(5_000))] {
+            assert!(libinjectionrs::detect_sqli(number.as_bytes()).is_injection());
+            assert_eq!(found(&number), Found::Yes);
+        }
     }
 
     #[test]
