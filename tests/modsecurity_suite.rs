@@ -68,8 +68,8 @@ impl Portable {
         }
         let host = host.filter(|host| host.parse::<http::uri::Authority>().is_ok() && !host.contains('@'))?;
         let body = text[end + 4..].to_vec();
-        // Without a body its length is said or not, and rules ask for that.
-        if body.is_empty() && method != "GET" || !body.is_empty() && method == "GET" {
+        // Without a body its length is said or not, and rules ask for that; so does one where a body has no type.
+        if body.is_empty() != (method == "GET") || !body.is_empty() && !headers.contains_key("content-type") {
             return None;
         }
         let method = method.parse().ok()?;
