@@ -160,9 +160,18 @@ impl Walk<'_> {
     }
 
     fn attributes(&mut self, element: &BytesStart<'_>) -> Result<(), Problem> {
+        if !is_name(element.name().as_ref().as_bytes()) {
+            return Err(Problem::wrong("an element has no name"));
+        }
+        if !are_apart(element.attributes_raw().as_bytes()) {
+            return Err(Problem::wrong("attributes are not apart"));
+        }
         for attribute in element.attributes() {
             let attribute = attribute.map_err(Problem::wrong)?;
             self.node()?;
+            if !is_name(attribute.key.as_ref().as_bytes()) {
+                return Err(Problem::wrong("an attribute has no name"));
+            }
             let mut value = Vec::new();
             let mut rest = attribute.value.as_bytes();
             if memchr::memchr(b'<', rest).is_some() {
@@ -183,6 +192,27 @@ impl Walk<'_> {
         }
         Ok(())
     }
+}
+
+/// A name of XML, as far as ASCII goes. What is none, others may read as an end of the element.
+fn is_name(name: &[u8]) -> bool {
+    let in_name = |b: &u8| b.is_ascii_alphanumeric() || matches!(b, b'_' | b':' | b'-' | b'.') || *b >= 0x80;
+    let begins = name.first().is_some_and(|b| !b.is_ascii_digit() && !matches!(b, b'-' | b'.'));
+    begins && name.iter().all(in_name)
+}
+
+/// Whether a blank follows each value of an element's attributes.
+fn are_apart(attributes: &[u8]) -> bool {
+    let mut rest = attributes;
+    while let Some(at) = memchr::memchr2(b'"', b'\'', rest) {
+        let (quote, behind) = (rest[at], &rest[at + 1..]);
+        let Some(end) = memchr::memchr(quote, behind) else { return true };
+        rest = &behind[end + 1..];
+        if rest.first().is_some_and(|b| !b.is_ascii_whitespace() && *b != b'/') {
+            return false;
+        }
+    }
+    true
 }
 
 /// Whether a byte below 128 is ASCII's character in an encoding, and nothing else stands for one. In others (UTF-7, EBCDIC) an attack has other bytes.
@@ -281,6 +311,12 @@ mod tests {
 
     #[test]
     fn what_is_wrong_is_said() {
+        assert!(parse("<s:a.b-c xml:d_e='1' f=\"2\"\n><\u{e9}/><b x='1' /></s:a.b-c>".as_bytes()).is_ok());
+        for text in
+            ["<a x='1'y='2'/>", "<a \"x\":1,q='2'/>", "<a% x='1'/>", "<}b x='1'/>", "< x='1'/>", "<a /q='1'/>", "<1a/>"]
+        {
+            assert!(parse(text.as_bytes()).is_err(), "{text}");
+        }
         for text in [
             "<a><!-- x -- y --></a>",
             "<a>&#X41;</a>",
