@@ -78,6 +78,7 @@ mod media;
 mod metrics;
 mod modsecurity;
 mod modsecurity_http3;
+mod modsecurity_suite;
 mod mqtt;
 mod operation;
 mod otel;

@@ -219,7 +219,7 @@ fn leading_verbs(pattern: &str) -> usize {
     let mut length = 0;
     while let Some(rest) = pattern[length..].strip_prefix("(*") {
         let Some((verb, _)) = rest.split_once(')') else { break };
-        if !VERBS.contains(&verb) && !(verb.starts_with("LIMIT_") && verb.contains('=')) {
+        if !(VERBS.contains(&verb) || verb.starts_with("LIMIT_") && verb.contains('=')) {
             break;
         }
         length += verb.len() + "(*)".len();

@@ -6,6 +6,7 @@
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use waf::{Connection, Disk, Now, Rules, Source, Transaction};
 
 type Headers = &'static [(&'static str, &'static str)];
@@ -30,6 +31,13 @@ fn cpu_ns() -> u64 {
     time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
 }
 
+/// Kilobytes of memory that this process has.
+fn resident_kb() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap_or_default();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:")).unwrap_or_default();
+    line.split_whitespace().nth(1).and_then(|kb| kb.parse().ok()).unwrap_or(0)
+}
+
 fn main() {
     let folder = std::env::args().nth(1).map(PathBuf::from).or_else(|| {
         let home = std::env::var_os("HOME")?;
@@ -51,12 +59,16 @@ fn main() {
             return;
         }
     };
-    let (with, all) = rules.prefiltered();
+    println!("load: {} ms", (cpu_ns() - began) / 1_000_000);
+    let began = (cpu_ns(), resident_kb());
+    rules.prepare(&AtomicUsize::new(0));
     println!(
-        "load: {} ms, {} rules, {with} of {all} operators with a prefilter",
-        (cpu_ns() - began) / 1_000_000,
-        rules.len()
+        "and for long values: {} ms, {} kB",
+        (cpu_ns() - began.0) / 1_000_000,
+        resident_kb().saturating_sub(began.1)
     );
+    let (with, all) = rules.prefiltered();
+    println!("{} rules, {with} of {all} operators with a prefilter", rules.len());
 
     let post: String =
         (0..24).map(|n| format!("field_{n}=some+ordinary+text+that+a+person+types+into+a+form+number+{n}&")).collect();

@@ -45,7 +45,7 @@ pub use problem::{Place, Problem};
 pub use rule::Sanitise;
 pub use rules::{Rules, Source};
 pub use seclang::files::{Bundle, Disk, Files};
-pub use settings::{AuditEngine, Engine, LimitAction, Settings};
+pub use settings::{AuditEngine, Engine, LimitAction, Settings, XmlArguments};
 pub use store::{Kept, Memory, Store, Update, Variables};
 pub use transaction::{Connection, Fault, Intervention, Match, Now, Transaction};
 pub use variable::Stored;
@@ -76,9 +76,16 @@ pub mod fuzz {
         drop(body::json::parse(text, limits::MAX_JSON_DEPTH, limits::ARGUMENTS, &mut |_, _| {}));
     }
 
+    /// Asks libinjection of a value: one that is long is judged as libinjection judges all of it, or is not decided.
+    pub fn sqli(text: &[u8]) {
+        operator::sqli_agrees(text);
+    }
+
     /// Reads XML.
     pub fn xml(text: &[u8]) {
-        drop(body::xml::parse(text));
+        drop(body::xml::parse(text, None));
+        let arguments = body::xml::Arguments { left: limits::ARGUMENTS, give: &mut |_, _| {} };
+        drop(body::xml::parse(text, Some(arguments)));
     }
 
     /// Reads arguments.

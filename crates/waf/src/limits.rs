@@ -31,9 +31,13 @@ pub const LINEAR_SIZE_BYTES: usize = 1 << 22;
 /// Bytes that its states may take for each thread that uses it. They are made while values are looked through; with a quarter of this, prose drives the
 /// dearest expressions out of their tables, and 64 kB of it cost five times as much.
 pub const LINEAR_CACHE_BYTES: usize = 1 << 20;
-/// Bytes of a value that libinjection looks at for SQL. It folds operands and looks each word up in its list: 64 kB of `a=` cost it 35 ms. What it knows of a
-/// value is in its first words; what stands behind is for the expressions.
+/// Bytes of a value that libinjection looks at for SQL, after what it folds is left out of longer ones. It looks each word up in its list: 64 kB of `a=` cost it
+/// 35 ms. A value that needs more is not decided and counts as an injection.
 pub const MAX_INJECTION_BYTES: usize = 4_096;
+/// Bytes of a long word that libinjection is given from its beginning. Its keywords have 31 at most.
+pub const MAX_WORD_BYTES: usize = 64;
+/// And from its end, where three names of 64 bytes in backticks may stand behind a keyword.
+pub const MAX_WORD_END_BYTES: usize = 256;
 /// Full stops (or backticks) of one word that libinjection is given.
 pub const MAX_WORD_DOTS: usize = 32;
 /// Work that one transaction may cost without a body: bytes that transformations, searches for literals and operators looked at, one for each. One that
@@ -77,6 +81,9 @@ pub const MAX_BODY_BYTES: usize = 1 << 27;
 pub const ARGUMENTS: usize = 1_000;
 /// How deep JSON may be nested, whatever `SecRequestBodyJsonDepthLimit` says: the parser is recursive.
 pub const MAX_JSON_DEPTH: usize = 120;
+/// Bytes that the names of JSON's values, or of XML's elements as arguments, may have together, beside as many as the text has: each one's is the path to it, so
+/// that one long name would be kept a thousand times.
+pub const MAX_PATH_BYTES: usize = 1 << 20;
 /// How deep XML may be nested.
 pub const MAX_XML_DEPTH: usize = 512;
 /// Elements, texts and attributes of one XML document.

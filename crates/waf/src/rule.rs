@@ -4,7 +4,7 @@ use crate::expand::Text;
 use crate::operator::Operator;
 use crate::problem::Place;
 use crate::select::{Exclusion, Target};
-use crate::settings::{AuditEngine, Engine};
+use crate::settings::{AuditEngine, Engine, XmlArguments};
 use crate::variable::Stored;
 use std::sync::Arc;
 
@@ -201,6 +201,8 @@ pub(crate) enum Effect {
     ForceRequestBodyVariable(bool),
     /// `ctl:requestBodyProcessor`
     Processor(Processor),
+    /// `ctl:parseXmlIntoArgs`
+    XmlArguments(XmlArguments),
     /// `ctl:requestBodyLimit`
     RequestBodyLimit(usize),
     /// `ctl:responseBodyLimit`

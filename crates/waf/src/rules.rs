@@ -20,6 +20,7 @@ use crate::variable::{Collection, Source as SourceOf};
 use crate::watchers::Watchers;
 use std::collections::HashMap;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// A text of rules with the name that problems call it by; relative paths in it begin at the folder of that name.
 #[derive(Clone, Copy, Debug)]
@@ -130,6 +131,16 @@ impl Rules {
         // Without that nothing is remembered of values.
         self.rules.iter_mut().for_each(|rule| rule.is_plain = false);
         self
+    }
+
+    /// Compiles what only long values need, so that no request does. `turn` is shared by all threads that take part; each takes the next expression until there
+    /// is none.
+    pub fn prepare(&self, turn: &AtomicUsize) {
+        while let Some(rule) = self.rules.get(turn.fetch_add(1, Ordering::Relaxed)) {
+            if let Kind::Rx(rx, _) | Kind::Verify(_, rx) = &rule.operator.kind {
+                rx.prepare();
+            }
+        }
     }
 
     pub(crate) fn scratch(&self) -> Scratch {
@@ -433,6 +444,7 @@ fn effect_of(effect: &WantedEffect, drafts: &[Draft], names: &mut Names) -> Resu
         WantedEffect::ResponseBodyAccess(on) => Effect::ResponseBodyAccess(*on),
         WantedEffect::ForceRequestBodyVariable(on) => Effect::ForceRequestBodyVariable(*on),
         WantedEffect::Processor(processor) => Effect::Processor(*processor),
+        WantedEffect::XmlArguments(how) => Effect::XmlArguments(*how),
         WantedEffect::RequestBodyLimit(bytes) => Effect::RequestBodyLimit(*bytes),
         WantedEffect::ResponseBodyLimit(bytes) => Effect::ResponseBodyLimit(*bytes),
         WantedEffect::Remove(which) => Effect::Remove(numbers(which)),
@@ -463,5 +475,26 @@ fn widest(rules: &[Rule]) -> Result<Arc<Rx>, String> {
     match expressions.max_by_key(|rx| rx.groups()) {
         Some(rx) => Ok(rx.clone()),
         None => Ok(Arc::new(Rx::compile(b"()", false)?)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::seclang::files::Bundle;
+
+    #[test]
+    fn threads_prepare_all_expressions_together() {
+        let text: String =
+            (1..40).map(|n| format!("SecRule ARGS \"@rx (?:a|b)+{n}\" \"id:{n},phase:2,pass\"\n")).collect();
+        let rules = Rules::load(&[Source { name: "test.conf", text: text.as_bytes() }], &Bundle::default());
+        let rules = rules.expect("a rule set");
+        let turn = AtomicUsize::new(0);
+        std::thread::scope(|scope| {
+            scope.spawn(|| rules.prepare(&turn));
+            rules.prepare(&turn);
+        });
+        let ready = |rule: &Rule| matches!(&rule.operator.kind, Kind::Rx(rx, _) if rx.is_prepared());
+        assert!(rules.rules.iter().all(ready));
     }
 }

@@ -38,6 +38,18 @@ pub enum LimitAction {
     ProcessPartial,
 }
 
+/// `SecParseXmlIntoArgs`
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum XmlArguments {
+    /// XML is in `XML` only.
+    #[default]
+    Off,
+    /// Its elements are arguments as well.
+    On,
+    /// They are arguments, and `XML` is empty.
+    Only,
+}
+
 /// All settings of a rule set.
 #[derive(Clone, Debug)]
 pub struct Settings {
@@ -55,6 +67,8 @@ pub struct Settings {
     pub json_depth: usize,
     /// `SecArgumentsLimit`
     pub arguments: usize,
+    /// `SecParseXmlIntoArgs`
+    pub xml_arguments: XmlArguments,
     /// `SecResponseBodyAccess`
     pub response_body: bool,
     /// `SecResponseBodyLimit`, in bytes.
@@ -93,6 +107,7 @@ impl Default for Settings {
             request_body_action: LimitAction::Reject,
             json_depth: limits::MAX_JSON_DEPTH,
             arguments: limits::ARGUMENTS,
+            xml_arguments: XmlArguments::Off,
             response_body: false,
             response_body_limit: limits::RESPONSE_BODY_BYTES,
             response_body_action: LimitAction::ProcessPartial,

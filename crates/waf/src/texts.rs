@@ -143,6 +143,16 @@ impl Texts {
         self.entries.extend_from_slice(&fixed.entries);
     }
 
+    /// How many there are.
+    pub(crate) fn count(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// A text's number, from 0.
+    pub(crate) fn number_of(id: TextId) -> usize {
+        id.0 as usize
+    }
+
     /// Bytes of memory.
     pub(crate) fn memory(&self) -> usize {
         let texts = self.bytes.capacity() + self.scratch.capacity() + self.entries.capacity() * size_of::<Entry>();

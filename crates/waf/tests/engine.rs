@@ -230,6 +230,141 @@ fn bodies_have_limits() {
     assert_eq!(refused(&get(&few, "/?a&b")), None);
 }
 
+const FORM: &[(&str, &str)] = &[("Content-Type", "application/x-www-form-urlencoded")];
+
+#[test]
+fn sql_behind_thousands_of_blanks_is_found() {
+    let rules =
+        rules("SecRule ARGS \"@detectSQLi\" \"id:1,phase:2,deny,t:none,t:urlDecodeUni,capture,logdata:'%{TX.0}'\"");
+    let form = |value: &str| {
+        let body = format!("q={value}");
+        let t = Ask { uri: "/", headers: FORM, body: body.as_bytes(), ..Ask::default() }.run(&rules);
+        (refused(&t), t.matches().first().map(|m| m.data.clone()).unwrap_or_default())
+    };
+    let (plain, name) = form("x' or 2>1-- -");
+    assert_eq!(plain, Some((403, 1)));
+    for blanks in [" ".repeat(4_200), "\t\n".repeat(4_200), "/**/".repeat(4_200), "/* x */ ".repeat(4_200)] {
+        assert_eq!(form(&format!("x'{blanks}or 2>1-- -")), (plain, name.clone()), "{}", &blanks[..8]);
+    }
+    assert_eq!(form(&format!("{}' or 2>1-- -", "x".repeat(4_200))).0, plain);
+    assert_eq!(form(&format!("1{} union select a from b", "*1".repeat(4_200))).0, plain);
+    assert_eq!(form(&"A line of a letter, and one more. ".repeat(4_200)).0, None);
+}
+
+#[test]
+fn names_of_json_do_not_multiply_memory() {
+    const JSON: &[(&str, &str)] = &[("Content-Type", "application/json")];
+    let text = "SecAction \"id:9,phase:1,pass,nolog,ctl:requestBodyProcessor=JSON\"
+         SecRule ARGS_NAMES|ARGS \"@rx (?:a|b)+c\" \"id:1,phase:2,deny,t:none,t:lowercase,t:urlDecodeUni,t:htmlEntityDecode,t:jsDecode\"";
+    let body =
+        |name: usize, leaves: usize| format!("{{\"{}\":[{}1]}}", "K".repeat(name), "1,".repeat(leaves)).into_bytes();
+    let ask = |rules: &Arc<Rules>, body: &[u8]| Ask { uri: "/", headers: JSON, body, ..Ask::default() }.run(rules);
+    let long = body(125_000, 900);
+    let t = ask(&rules(text), &long);
+    assert_eq!((refused(&t), t.fault()), (Some((400, 0)), None));
+    assert!(t.memory() < 32 << 20, "{}", t.memory());
+    // A rule has its say first.
+    let asked = rules(&format!("{text}\nSecRule REQBODY_ERROR \"!@eq 0\" \"id:2,phase:2,deny,status:400\""));
+    assert_eq!(refused(&ask(&asked, &long)), Some((400, 2)));
+    let t = ask(&rules(&format!("{text}\nSecRuleEngine DetectionOnly")), &long);
+    assert_eq!(refused(&t), None);
+    assert_eq!(refused(&ask(&rules(text), &body(500, 900))), None);
+}
+
+#[test]
+fn a_transaction_that_is_given_up_lets_go_of_its_texts() {
+    let text = "SecRuleEngine DetectionOnly
+        SecAuditEngine On
+        SecAuditLogParts ABCFHZ
+        SecRule ARGS \"@rx (?:a|b)+c\" \"id:1,phase:2,pass,setvar:tx.seen=%{MATCHED_VAR}\"\n";
+    // As many rules as it takes.
+    let more: String = (0..200)
+        .map(|n| format!("SecRule ARGS \"@rx x{n}\" \"id:{},phase:2,pass,t:none,t:lowercase,t:urlDecodeUni,t:jsDecode,multiMatch\"\n", 10 + n))
+        .collect();
+    let rules = rules(&format!("{text}{more}"));
+    let body = format!("a=abc&b={}", (0..200).map(|n| format!("X{n}%4")).collect::<String>().repeat(1_000));
+    let headers = &[("Host", "example.org"), ("Content-Type", "application/x-www-form-urlencoded")];
+    let mut t = Ask { uri: "/path?q=1", headers, body: body.as_bytes(), ..Ask::default() }.run(&rules);
+    assert_eq!(t.fault(), Some(Fault::TooExpensive));
+    assert!(t.memory() < 1 << 20, "{}", t.memory());
+    assert_eq!(t.tx("seen"), Some(&b"abc"[..]));
+    assert_eq!(t.tx("msc_pcre_limits_exceeded"), Some(&b"1"[..]));
+    t.response_headers(200, b"HTTP/1.1", [(&b"Content-Type"[..], &b"text/html"[..])]);
+    t.logging(200);
+    let line = t.audit_line("test");
+    for shown in ["/path?q=1", "example.org", "192.0.2.1", "id-1", "a=abc&b=X0%4", "TooExpensive"] {
+        assert!(line.contains(shown), "{shown} in {}", &line[..400]);
+    }
+    t.recycle(rules.clone(), None, Now::default());
+    assert_eq!(t.fault(), None);
+}
+
+#[test]
+fn what_rules_do_not_see_is_refused_by_itself() {
+    let few = "SecArgumentsLimit 2\nSecRule ARGS \"@streq evil\" \"id:1,phase:2,deny\"";
+    assert_eq!(refused(&get(&rules(few), "/?a&b&c=evil")), Some((400, 0)));
+    assert_eq!(refused(&get(&rules(few), "/?a&b=evil")), Some((403, 1)));
+    assert_eq!(refused(&get(&rules(&format!("{few}\nSecRuleEngine DetectionOnly")), "/?a&b&c")), None);
+    let allowed = format!("SecRule REQUEST_URI \"@beginsWith /free\" \"id:2,phase:1,allow:request\"\n{few}");
+    assert_eq!(refused(&get(&rules(&allowed), "/free?a&b&c")), None);
+    let form = |body: &str| {
+        refused(&Ask { uri: "/", headers: FORM, body: body.as_bytes(), ..Ask::default() }.run(&rules(few)))
+    };
+    assert_eq!(form("a&b&c=evil"), Some((400, 0)));
+    assert_eq!(form("a&b"), None);
+    // More cookies than a transaction has room for.
+    let cookies = "SecRule REQUEST_COOKIES \"@streq evil\" \"id:1,phase:2,deny\"";
+    let cookie = |count: usize| format!("{}c=evil", "a;".repeat(count));
+    let ask = |cookie: &str| {
+        refused(&Ask { uri: "/", headers: &[("Cookie", cookie)], ..Ask::default() }.run(&rules(cookies)))
+    };
+    assert_eq!(ask(&cookie(10)), Some((403, 1)));
+    assert_eq!(ask(&cookie(waf::limits::MAX_VALUES)), Some((400, 0)));
+    let deep = "SecAction \"id:9,phase:1,pass,nolog,ctl:requestBodyProcessor=XML\"\nSecRule XML:/* \"@contains evil\" \"id:1,phase:2,deny\"";
+    let body = format!("{}evil{}", "<a>".repeat(600), "</a>".repeat(600));
+    let t = Ask { uri: "/", body: body.as_bytes(), ..Ask::default() }.run(&rules(deep));
+    assert_eq!(refused(&t), Some((400, 0)));
+}
+
+#[test]
+fn parts_that_others_take_for_fields_are_judged_as_fields() {
+    let rules = rules(
+        "SecRule ARGS \"@contains evil\" \"id:1,phase:2,deny\"
+         SecRule REQBODY_ERROR \"!@eq 0\" \"id:2,phase:2,deny,status:400\"",
+    );
+    for (disposition, expected) in [
+        ("name=\"q\"", Some((403, 1))),
+        ("name=\"q\"; filename=\"\"", Some((403, 1))),
+        ("name=\"q\"; filename=", Some((403, 1))),
+        ("name=\"q\"; filename*=x", Some((403, 1))),
+        ("name=\"q\"; x=a'; filename=f; y=b'", Some((400, 2))),
+        ("name=\"q\"; filename=f", None),
+        ("name=\"q\"; filename=f; filename*=UTF-8''f", None),
+    ] {
+        let body = format!("--X\r\nContent-Disposition: form-data; {disposition}\r\n\r\nevil\r\n--X--\r\n");
+        let headers = &[("Content-Type", "multipart/form-data; boundary=X")];
+        let t = Ask { uri: "/", headers, body: body.as_bytes(), ..Ask::default() }.run(&rules);
+        assert_eq!(refused(&t), expected, "{disposition}");
+    }
+}
+
+#[test]
+fn xml_may_be_arguments() {
+    let text = "SecAction \"id:9,phase:1,pass,nolog,ctl:requestBodyProcessor=XML\"
+         SecRule REQUEST_URI \"@streq /on\" \"id:8,phase:1,pass,nolog,ctl:parseXmlIntoArgs=On\"
+         SecRule REQUEST_URI \"@streq /only\" \"id:7,phase:1,pass,nolog,ctl:parseXmlIntoArgs=OnlyArgs\"
+         SecRule ARGS:xml.a.b \"@streq evil\" \"id:1,phase:2,pass\"
+         SecRule XML:/* \"@contains evil\" \"id:2,phase:2,pass\"";
+    let ask = |rules: &Arc<Rules>, uri| ids(&Ask { uri, body: b"<a><b>evil</b></a>", ..Ask::default() }.run(rules));
+    assert_eq!(ask(&rules(text), "/"), [2]);
+    assert_eq!(ask(&rules(text), "/on"), [1, 2]);
+    assert_eq!(ask(&rules(text), "/only"), [1]);
+    assert_eq!(ask(&rules(&format!("SecParseXmlIntoArgs On\n{text}")), "/"), [1, 2]);
+    assert_eq!(ask(&rules(&format!("SecParseXmlIntoArgs OnlyArgs\n{text}")), "/"), [1]);
+    let noted = rules("SecAction \"id:1,phase:1,pass,ctl:debugLogLevel=9\"");
+    assert!(noted.notes()[0].message.contains("debugLogLevel"));
+}
+
 #[test]
 fn answers_are_judged_by_head_and_body() {
     let rules = rules(

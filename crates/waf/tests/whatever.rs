@@ -68,6 +68,16 @@ fn xml() {
 }
 
 #[test]
+fn values_for_libinjection() {
+    each("waf_sqli", 300, |text| {
+        let Some((cut, text)) = text.split_first() else { return };
+        let (head, tail) = text.split_at(usize::from(*cut).min(text.len()));
+        let (piece, tail) = tail.split_at(tail.len().min(8));
+        waf::fuzz::sqli(&[head, &piece.repeat(1_000), tail].concat());
+    });
+}
+
+#[test]
 fn urlencoded_and_transformations() {
     each("waf_urlencoded", 20_000, |text| {
         waf::fuzz::urlencoded(text);

@@ -1,34 +1,53 @@
 //! JSON as arguments: `{"a": [1, {"b": "c"}]}` is `json.a.array_0` = `1` and `json.a.array_1.b` = `c`, as libmodsecurity names
 //! them.
 
+use super::Problem;
+use crate::limits::MAX_PATH_BYTES;
 use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, SeqAccess, Visitor};
 use std::fmt;
 
-/// Gives each leaf with the path to it. Err: what is wrong with the text, or what it has too much of.
-pub(crate) fn parse(text: &[u8], depth: usize, limit: usize, leaf: &mut dyn FnMut(&[u8], &[u8])) -> Result<(), String> {
-    let mut walk = Walk { path: b"json".to_vec(), depth, left: limit, leaf };
+/// Gives each leaf with the path to it.
+pub(crate) fn parse(
+    text: &[u8],
+    depth: usize,
+    limit: usize,
+    leaf: &mut dyn FnMut(&[u8], &[u8]),
+) -> Result<(), Problem> {
+    let names = MAX_PATH_BYTES + text.len();
+    let mut walk = Walk { path: b"json".to_vec(), depth, left: limit, names, is_over: false, leaf };
     let mut reader = serde_json::Deserializer::from_slice(text);
-    Node(&mut walk).deserialize(&mut reader).map_err(|e| e.to_string())?;
-    reader.end().map_err(|e| e.to_string())
+    let read = Node(&mut walk).deserialize(&mut reader).and_then(|()| reader.end());
+    read.map_err(|e| Problem { message: e.to_string(), is_limit: walk.is_over })
 }
 
 struct Walk<'a> {
     path: Vec<u8>,
     depth: usize,
     left: usize,
+    /// Bytes that the paths of all leaves together may still have: each has that of all around it.
+    names: usize,
+    /// One of these was not enough.
+    is_over: bool,
     leaf: &'a mut dyn FnMut(&[u8], &[u8]),
 }
 
 impl Walk<'_> {
     fn give<E: Error>(&mut self, value: &[u8]) -> Result<(), E> {
-        self.left = self.left.checked_sub(1).ok_or_else(|| E::custom("too many values"))?;
+        self.left = self.left.checked_sub(1).ok_or_else(|| self.over("too many values"))?;
+        self.names =
+            self.names.checked_sub(self.path.len()).ok_or_else(|| self.over("the names are too long together"))?;
         (self.leaf)(&self.path, value);
         Ok(())
     }
 
     fn deeper<E: Error>(&mut self) -> Result<(), E> {
-        self.depth = self.depth.checked_sub(1).ok_or_else(|| E::custom("nested too deep"))?;
+        self.depth = self.depth.checked_sub(1).ok_or_else(|| self.over("nested too deep"))?;
         Ok(())
+    }
+
+    fn over<E: Error>(&mut self, what: &str) -> E {
+        self.is_over = true;
+        E::custom(what)
     }
 }
 
@@ -110,8 +129,27 @@ mod tests {
         let mut list = Vec::new();
         parse(text.as_bytes(), depth, limit, &mut |n, v| {
             list.push((String::from_utf8_lossy(n).into_owned(), String::from_utf8_lossy(v).into_owned()));
-        })?;
+        })
+        .map_err(|problem| problem.message)?;
         Ok(list)
+    }
+
+    #[test]
+    fn names_are_bounded_together() {
+        let body = |name: usize, leaves: usize| format!("{{\"{}\":[{}1]}}", "k".repeat(name), "1,".repeat(leaves));
+        let count = |body: &str| {
+            let mut bytes = 0;
+            let read = parse(body.as_bytes(), 10, 10_000, &mut |name, _| bytes += name.len());
+            (bytes, read)
+        };
+        let many = body(100_000, 900);
+        let (bytes, read) = count(&many);
+        assert!(bytes <= MAX_PATH_BYTES + many.len(), "{bytes}");
+        let problem = read.unwrap_err();
+        assert!(problem.is_limit && problem.message.contains("too long together"), "{problem:?}");
+        assert!(!parse(b"{", 10, 10, &mut |_, _| {}).unwrap_err().is_limit);
+        // What applications send: a thousand rows whose names are long.
+        assert!(count(&body(500, 999)).1.is_ok());
     }
 
     #[test]

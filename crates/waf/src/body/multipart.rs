@@ -10,6 +10,8 @@ pub(crate) struct Part<'a> {
     pub name: Vec<u8>,
     /// `filename`; None: a field.
     pub filename: Option<Vec<u8>>,
+    /// Some take it for a field: it has only `filename*`, which forms do not have (RFC 7578 section 4.2) and PHP passes over, or its file has no name.
+    pub is_field: bool,
     /// Its header lines.
     pub headers: Vec<Vec<u8>>,
     /// What it holds.
@@ -61,6 +63,8 @@ pub(crate) struct Multipart<'a> {
     pub flags: Flags,
     /// Why it could not be read to its end.
     pub error: Option<String>,
+    /// It has too much of something: what stands behind may be read by others.
+    pub is_over: bool,
 }
 
 /// Reads a body. `content_type` is the header that names its boundary.
@@ -130,8 +134,9 @@ impl<'a> Multipart<'a> {
             let rest = if last { &rest[2..] } else { rest };
             let line = &rest[..memchr::memchr(b'\n', rest).unwrap_or(rest.len())];
             if !line.trim_ascii().is_empty() {
-                // A line that only begins like a boundary.
+                // A line that only begins like a boundary: PHP ends a part there.
                 self.flags.unmatched_boundary = true;
+                self.error.get_or_insert_with(|| "a line begins like the boundary".to_owned());
                 if !last || closed {
                     continue;
                 }
@@ -173,7 +178,7 @@ impl<'a> Multipart<'a> {
 
     fn part(&mut self, text: &'a [u8]) -> Result<(), String> {
         if self.parts.len() == MAX_PARTS {
-            self.flags.too_many_parts = true;
+            (self.flags.too_many_parts, self.is_over) = (true, true);
             return Err(format!("more than {MAX_PARTS} parts"));
         }
         let mut part = Part::default();
@@ -186,6 +191,7 @@ impl<'a> Multipart<'a> {
             };
             at += end + 1;
             if at > MAX_PART_HEADER_BYTES {
+                self.is_over = true;
                 return Err(format!("more than {MAX_PART_HEADER_BYTES} bytes of headers in a part"));
             }
             self.line_end(&rest[..end], true);
@@ -202,6 +208,11 @@ impl<'a> Multipart<'a> {
                 before.push(b' ');
                 before.extend_from_slice(line.trim_ascii_start());
                 continue;
+            }
+            // Where others end a line or a text. Rules see the part all the same.
+            if line.iter().any(|b| b.is_ascii_control() && *b != b'\t') {
+                self.flags.invalid_part = true;
+                self.error.get_or_insert_with(|| "a header of a part has a control character".to_owned());
             }
             if memchr::memchr(b':', line).is_none() {
                 self.flags.invalid_part = true;
@@ -232,7 +243,7 @@ impl<'a> Multipart<'a> {
             self.flags.invalid_part = true;
             return Err("a part is not form-data".to_owned());
         }
-        let (mut name, mut filename) = (None, None);
+        let (mut name, mut filename, mut extended) = (None, None, None);
         let mut rest = value[9..].trim_ascii_start();
         while !rest.is_empty() {
             match rest.strip_prefix(b";") {
@@ -249,12 +260,15 @@ impl<'a> Multipart<'a> {
             let known = match key.to_ascii_lowercase().as_slice() {
                 b"name" => Some(&mut name),
                 b"filename" => Some(&mut filename),
-                b"filename*" => filename.is_none().then_some(&mut filename),
+                b"filename*" => Some(&mut extended),
                 _ => None,
             };
-            if let Some(place) = known
-                && place.replace(value).is_some()
-            {
+            // What this reader does not know another one may read otherwise: `x=a'; filename=f; y=b'` is one parameter for PHP, and a field.
+            let Some(place) = known else {
+                self.flags.invalid_part = true;
+                return Err("Content-Disposition has an unknown parameter".to_owned());
+            };
+            if place.replace(value).is_some() {
                 self.flags.invalid_part = true;
                 return Err("Content-Disposition says something twice".to_owned());
             }
@@ -264,14 +278,19 @@ impl<'a> Multipart<'a> {
             self.flags.invalid_part = true;
             return Err("a part has no name".to_owned());
         };
-        (part.name, part.filename) = (name, filename);
+        part.is_field = filename.as_ref().is_none_or(Vec::is_empty);
+        (part.name, part.filename) = (name, filename.or(extended));
         Ok(())
     }
 
     /// `key=token` or `key="quoted"`; returns what is behind.
     fn parameter<'t>(&mut self, text: &'t [u8]) -> Option<(&'t [u8], Vec<u8>, &'t [u8])> {
         let at = memchr::memchr(b'=', text)?;
-        let key = text[..at].trim_ascii();
+        // With a blank before the sign it is another name to PHP.
+        let key = &text[..at];
+        if key.iter().any(u8::is_ascii_whitespace) {
+            return None;
+        }
         let rest = text[at + 1..].trim_ascii_start();
         let Some(quoted) = rest.strip_prefix(b"\"") else {
             self.flags.invalid_quoting |= rest.first() == Some(&b'\'');
@@ -346,5 +365,34 @@ mod tests {
             error(b"--XX\r\nContent-Disposition: form-data; name=a; name=b\r\n\r\n1\r\n--XX--", TYPE).contains("twice")
         );
         assert!(error(b"--XX\r\n--XX--", TYPE).contains("do not end"));
+        for odd in ["filename =a", "filename=\"a\rb\"", "filename=\"a\0\"", "x\r; filename=a"] {
+            let body = format!("--XX\r\nContent-Disposition: form-data; name=a; {odd}\r\n\r\n1\r\n--XX--");
+            let read = parse(body.as_bytes(), TYPE);
+            assert!(read.flags.strict() && read.error.is_some(), "{odd:?}");
+        }
+        let junk = b"--XX\r\nContent-Disposition: form-data; name=a; filename=b\r\n\r\n1\r\n--XXjunk\r\n2\r\n--XX--";
+        assert!(error(junk, TYPE).contains("like the boundary"));
+        assert_eq!(parse(junk, TYPE).parts[0].content, b"1\r\n--XXjunk\r\n2");
+        for odd in ["x=a", "x=a'; filename=f; y=b'", "filename**=a", "NAMES=a", "x=\"\"; filename=a"] {
+            let body = format!("--XX\r\nContent-Disposition: form-data; name=a; {odd}\r\n\r\n1\r\n--XX--");
+            assert!(error(body.as_bytes(), TYPE).contains("unknown parameter"), "{odd}");
+        }
+    }
+
+    #[test]
+    fn what_some_take_for_a_field_is_one() {
+        for (filename, is_field) in [
+            ("", true),
+            ("; filename=\"\"", true),
+            ("; filename=", true),
+            ("; filename*=UTF-8''x", true),
+            ("; filename=x", false),
+            ("; filename=\"x\"; filename*=UTF-8''x", false),
+            ("; filename=\"\"; filename*=UTF-8''x", true),
+        ] {
+            let body = format!("--XX\r\nContent-Disposition: form-data; name=a{filename}\r\n\r\n1\r\n--XX--");
+            let read = parse(body.as_bytes(), TYPE);
+            assert_eq!((read.error, read.parts[0].is_field), (None, is_field), "{filename}");
+        }
     }
 }

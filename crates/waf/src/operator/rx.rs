@@ -180,8 +180,18 @@ impl Rx {
         if next > 0 { Found::Yes } else { Found::No }
     }
 
-    fn search_linear(&self, text: &[u8], from: usize, spans: &mut Spans) -> Found {
-        let linear = self.linear.get_or_init(|| {
+    /// Compiles it for the second engine. Whoever asks first pays for that: a millisecond and more, for each expression.
+    pub fn prepare(&self) {
+        self.linear();
+    }
+
+    #[cfg(test)]
+    pub(crate) fn is_prepared(&self) -> bool {
+        self.linear.get().is_some()
+    }
+
+    fn linear(&self) -> Option<&regex::bytes::Regex> {
+        let compile = || {
             regex::bytes::RegexBuilder::new(self.portable.as_deref()?)
                 .unicode(false)
                 .case_insensitive(self.caseless)
@@ -191,8 +201,12 @@ impl Rx {
                 .dfa_size_limit(LINEAR_CACHE_BYTES)
                 .build()
                 .ok()
-        });
-        let Some(linear) = linear else { return Found::Exhausted };
+        };
+        self.linear.get_or_init(compile).as_ref()
+    }
+
+    fn search_linear(&self, text: &[u8], from: usize, spans: &mut Spans) -> Found {
+        let Some(linear) = self.linear() else { return Found::Exhausted };
         let Some(whole) = linear.find_at(text, from) else { return Found::No };
         // Groups need an engine that is slower by far: it gets the match and nothing else.
         let Some(found) = linear.captures_at(&text[..whole.end()], whole.start()) else {
@@ -277,6 +291,16 @@ mod tests {
         scratch.spent = MAX_BACKTRACKED_BYTES + 1;
         assert_eq!(rx.search(b"ab=", 0, &mut scratch, &mut spans), Found::Yes);
         assert_eq!(scratch.spent, MAX_BACKTRACKED_BYTES + 1);
+    }
+
+    #[test]
+    fn what_is_prepared_is_not_compiled_while_it_is_asked() {
+        for pattern in ["(?:a|b)+=", r"^(a+)+(?!x)$"] {
+            let rx = Rx::compile(pattern.as_bytes(), false).unwrap();
+            assert!(!rx.is_prepared());
+            rx.prepare();
+            assert!(rx.is_prepared(), "{pattern}");
+        }
     }
 
     #[test]

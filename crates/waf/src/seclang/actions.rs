@@ -4,7 +4,7 @@ use crate::expand::Text;
 use crate::limits::MAX_TRANSFORMS;
 use crate::names::Names;
 use crate::rule::{Allow, Change, Meta, Processor, Sanitise, SetVar, Sign, VarPlace};
-use crate::settings::{AuditEngine, Engine};
+use crate::settings::{AuditEngine, Engine, XmlArguments};
 use crate::transform::Transform;
 use crate::variable::Stored;
 
@@ -20,6 +20,8 @@ pub(crate) struct Written {
 /// What a rule's actions say together.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Actions {
+    /// What was read and has no effect.
+    pub notes: Vec<&'static str>,
     /// `id`
     pub id: Option<u64>,
     /// `phase`
@@ -79,6 +81,7 @@ pub(crate) enum WantedEffect {
     ResponseBodyAccess(bool),
     ForceRequestBodyVariable(bool),
     Processor(Processor),
+    XmlArguments(XmlArguments),
     RequestBodyLimit(usize),
     ResponseBodyLimit(usize),
     Remove(Which),
@@ -229,7 +232,10 @@ impl Actions {
             "setsid" => self.effects.push(WantedEffect::Open(Stored::Session, Text::parse(value, names)?)),
             "setuid" => self.effects.push(WantedEffect::Open(Stored::User, Text::parse(value, names)?)),
             "setrsc" => self.effects.push(WantedEffect::Open(Stored::Resource, Text::parse(value, names)?)),
-            "ctl" => self.effects.extend(super::ctl::parse(value).map_err(|e| e.unwrap_or_else(invalid))?),
+            "ctl" => match super::ctl::parse(value).map_err(|e| e.unwrap_or_else(invalid))? {
+                Some(effect) => self.effects.push(effect),
+                None => self.notes.push("\"ctl:debugLogLevel\" has no effect: there is no debug log"),
+            },
             "sanitisearg" => self.meta.sanitise.push(Sanitise::Arg(value.as_slice().into())),
             "sanitiserequestheader" => self.meta.sanitise.push(Sanitise::RequestHeader(value.as_slice().into())),
             "sanitiseresponseheader" => self.meta.sanitise.push(Sanitise::ResponseHeader(value.as_slice().into())),

@@ -3,9 +3,9 @@
 use super::actions::{WantedEffect, Which};
 use crate::limits::MAX_BODY_BYTES;
 use crate::rule::{Processor, Sign};
-use crate::settings::{AuditEngine, Engine};
+use crate::settings::{AuditEngine, Engine, XmlArguments};
 
-/// Reads what stands behind `ctl:`. Err with a text, or without one if the value is simply wrong.
+/// Reads what stands behind `ctl:`. None: it has no effect. Err with a text, or without one if the value is simply wrong.
 pub(super) fn parse(text: &[u8]) -> Result<Option<WantedEffect>, Option<String>> {
     let text = String::from_utf8_lossy(text);
     let (name, value) = text.split_once('=').ok_or(None)?;
@@ -26,6 +26,8 @@ pub(super) fn parse(text: &[u8]) -> Result<Option<WantedEffect>, Option<String>>
         "responsebodyaccess" => WantedEffect::ResponseBodyAccess(on_off(value).ok_or(None)?),
         "forcerequestbodyvariable" => WantedEffect::ForceRequestBodyVariable(on_off(value).ok_or(None)?),
         "requestbodyprocessor" => WantedEffect::Processor(Processor::find(value).ok_or(None)?),
+        "parsexmlintoargs" => WantedEffect::XmlArguments(xml_arguments(value).ok_or(None)?),
+        "debugloglevel" => return value.parse::<u8>().ok().filter(|level| *level <= 9).map(|_| None).ok_or(None),
         "requestbodylimit" => WantedEffect::RequestBodyLimit(number()?),
         "responsebodylimit" => WantedEffect::ResponseBodyLimit(number()?),
         "ruleremovebyid" => WantedEffect::Remove(Which::Ids(ids(value).ok_or(None)?)),
@@ -52,6 +54,16 @@ pub(super) fn on_off(text: &str) -> Option<bool> {
     match text.to_ascii_lowercase().as_str() {
         "on" | "true" => Some(true),
         "off" | "false" => Some(false),
+        _ => None,
+    }
+}
+
+/// `SecParseXmlIntoArgs`'s values.
+pub(super) fn xml_arguments(text: &str) -> Option<XmlArguments> {
+    match text.to_ascii_lowercase().as_str() {
+        "on" => Some(XmlArguments::On),
+        "off" => Some(XmlArguments::Off),
+        "onlyargs" => Some(XmlArguments::Only),
         _ => None,
     }
 }

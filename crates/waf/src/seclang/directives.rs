@@ -1,6 +1,6 @@
 //! The directives that set something of the engine itself.
 
-use super::ctl::{audit_engine, engine, on_off};
+use super::ctl::{audit_engine, engine, on_off, xml_arguments};
 use super::lexer::Statement;
 use super::load::Reader;
 use crate::limits::{MAX_BODY_BYTES, MAX_JSON_DEPTH, MAX_VALUES};
@@ -81,6 +81,7 @@ pub(super) fn apply(settings: &mut Settings, s: &Statement, files: &mut Reader<'
         "secargumentslimit" => {
             settings.arguments = first.parse().ok().filter(|n| *n <= MAX_VALUES).ok_or_else(invalid)?;
         }
+        "secparsexmlintoargs" => settings.xml_arguments = xml_arguments(first).ok_or_else(invalid)?,
         "secresponsebodyaccess" => settings.response_body = on_off(first).ok_or_else(invalid)?,
         "secresponsebodylimit" => settings.response_body_limit = bytes()?,
         "secresponsebodylimitaction" => settings.response_body_action = action()?,

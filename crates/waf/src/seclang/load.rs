@@ -237,6 +237,8 @@ impl<'a> Loader<'a> {
     fn rule(&mut self, place: &Place, targets: Targets, operator: Operator, actions: &[u8]) -> Result<(), String> {
         let links = self.open.take();
         let actions = Actions::parse(actions, &mut self.names)?;
+        let notes = actions.notes.iter().map(|note| Problem { place: place.clone(), message: (*note).to_owned() });
+        self.notes.extend(notes);
         let phase = match (links, self.items.last()) {
             (Some(_), Some(Item::Rule(last))) => last.phase,
             _ => actions.phase.unwrap_or(2),

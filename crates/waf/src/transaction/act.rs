@@ -185,6 +185,7 @@ impl Transaction {
             Effect::RequestBodyAccess(on) => switches.request_body = *on,
             Effect::ResponseBodyAccess(on) => switches.response_body = *on,
             Effect::ForceRequestBodyVariable(on) => switches.force_request_body = *on,
+            Effect::XmlArguments(how) => switches.xml_arguments = *how,
             Effect::RequestBodyLimit(bytes) => switches.request_body_limit = *bytes,
             Effect::ResponseBodyLimit(bytes) => switches.response_body_limit = *bytes,
             Effect::Processor(processor) => {

@@ -16,13 +16,13 @@ mod run;
 mod settle;
 mod values;
 
-use crate::limits::KEPT_BYTES;
+use crate::limits::{KEPT_BYTES, MAX_AUDITED_BYTES, MAX_LOGGED_BYTES};
 use crate::memo::Memo;
 use crate::names::CAPTURES;
 use crate::operator::rx::Scratch;
 use crate::rule::{Allow, PHASES, Processor, Sanitise};
 use crate::rules::Rules;
-use crate::settings::{AuditEngine, Engine, LimitAction};
+use crate::settings::{AuditEngine, Engine, LimitAction, XmlArguments};
 use crate::store::Store;
 use crate::texts::{EMPTY, NONE, TextId, Texts};
 use crate::variable::{Collection, Single, Stored};
@@ -142,6 +142,7 @@ pub(crate) struct Switches {
     pub(crate) response_body_limit: usize,
     pub(crate) force_request_body: bool,
     pub(crate) processor: Option<Processor>,
+    pub(crate) xml_arguments: XmlArguments,
     pub(crate) allow: Option<Allow>,
 }
 
@@ -200,6 +201,8 @@ pub struct Transaction {
     settled: Option<usize>,
     intervention: Option<Intervention>,
     fault: Option<Fault>,
+    /// Rules see a part of the request only, and why.
+    unseen: Option<&'static str>,
     /// The wall time of the end, for the audit log.
     status: u16,
 }
@@ -245,6 +248,7 @@ impl Transaction {
             settled: None,
             intervention: None,
             fault: None,
+            unseen: None,
             status: 0,
         };
         transaction.memo.reset(transaction.rules.rules.len(), transaction.rules.watching as usize);
@@ -285,6 +289,7 @@ impl Transaction {
         }
         self.phases_done = [false; PHASES + 1];
         (self.intervention, self.fault, self.status) = (None, None, 0);
+        self.unseen = None;
         self.begin();
     }
 
@@ -393,6 +398,9 @@ impl Transaction {
         } else {
             let one = self.texts.add_number(1);
             self.set(Single::InboundDataError, one);
+            if !matches!(collection, Collection::ResponseHeaders | Collection::Env) {
+                self.unseen = Some("there are too many values of one kind in the request");
+            }
         }
     }
 
@@ -411,6 +419,9 @@ impl Transaction {
         if self.fault.is_none() && self.texts.overflow {
             self.fault = Some(Fault::TooLarge);
         }
+        if self.fault.is_some() {
+            self.let_go();
+        }
         if let Some(fault) = self.fault
             && self.intervention.is_none()
             && self.switches.engine == Engine::On
@@ -419,6 +430,37 @@ impl Transaction {
             self.intervention = Some(Intervention { status: 500, redirect: None, drop: false, rule: 0, log });
         }
         self.intervention.clone()
+    }
+
+    /// Lets go of what no log shows, once no rule is asked any more: a request that was too much to be judged may stay for as long as its answer takes.
+    fn let_go(&mut self) {
+        for (at, list) in self.lists.iter_mut().enumerate() {
+            let is_shown = [Collection::RequestHeaders, Collection::Files].iter().any(|shown| *shown as usize == at);
+            if !is_shown {
+                *list = Vec::new();
+            }
+        }
+        self.stored = Default::default();
+        (self.matched, self.matching, self.last) = (Vec::new(), Vec::new(), None);
+        (self.parameter, self.name) = (Vec::new(), Vec::new());
+        (self.assigned, self.values) = (Vec::new(), Vec::new());
+        self.request_body.truncate(MAX_AUDITED_BYTES);
+        self.request_body.shrink_to_fit();
+        let old = std::mem::take(&mut self.texts);
+        self.texts.clear(&self.rules.settled.texts);
+        self.texts.work = old.work;
+        // What is known beforehand has the same number in all of them.
+        let (fixed, texts) = (self.texts.count(), &mut self.texts);
+        let mut keep = |id: &mut TextId, most: usize| {
+            if *id != NONE && Texts::number_of(*id) >= fixed {
+                let text = old.get(*id);
+                *id = texts.add(&text[..text.len().min(most)]);
+            }
+        };
+        self.singles.iter_mut().for_each(|id| keep(id, MAX_AUDITED_BYTES));
+        let lists = self.lists.iter_mut().flatten().flat_map(|item| [&mut item.name, &mut item.value]);
+        lists.for_each(|id| keep(id, MAX_AUDITED_BYTES));
+        self.tx.iter_mut().chain(self.tx_more.values_mut()).for_each(|id| keep(id, MAX_LOGGED_BYTES));
     }
 
     /// Refuses by a limit of the settings, not by a rule.
@@ -445,6 +487,7 @@ impl Switches {
             response_body_limit: s.response_body_limit,
             force_request_body: false,
             processor: None,
+            xml_arguments: s.xml_arguments,
             allow: None,
         }
     }

@@ -3,8 +3,8 @@
 use super::{Connection, Intervention, Transaction};
 use crate::body::{json, multipart, urlencoded, xml};
 use crate::limits::MAX_VALUES;
-use crate::rule::Processor;
-use crate::settings::LimitAction;
+use crate::rule::{Allow, Processor};
+use crate::settings::{LimitAction, XmlArguments};
 use crate::texts::EMPTY;
 use crate::transform::base64_decode;
 use crate::variable::{Collection, Single};
@@ -75,6 +75,7 @@ impl Transaction {
         if found.too_many {
             self.set_text(Single::InboundDataError, b"1");
             self.body_error("more arguments than SecArgumentsLimit");
+            self.unseen = Some("there are more arguments than SecArgumentsLimit");
         }
     }
 
@@ -197,8 +198,13 @@ impl Transaction {
             if t.switches.request_body && !t.request_body.is_empty() {
                 t.take_body();
             }
+            let is_allowed = matches!(t.switches.allow, Some(Allow::All | Allow::Request));
             if t.intervention.is_none() {
                 t.phase(2);
+            }
+            // Behind the rules, which may have something to say of it: what they have not seen could be anything.
+            if let Some(what) = t.unseen.filter(|_| !is_allowed) {
+                t.refuse(400, LimitAction::Reject, what);
             }
         })
     }
@@ -242,14 +248,30 @@ impl Transaction {
             let (name, value) = (self.texts.add(name), self.texts.add(value));
             self.push(Collection::ArgsPost, name, value);
         });
-        if let Err(message) = read {
-            self.body_error(&format!("JSON parsing error: {message}"));
+        if let Err(problem) = read {
+            let message = format!("JSON parsing error: {}", problem.message);
+            self.body_error(&message);
+            if problem.is_limit {
+                self.unseen = Some("the JSON of the request body has more than the rules can look at");
+            }
         }
     }
 
     fn xml(&mut self, body: &[u8]) {
-        match xml::parse(body) {
-            Err(message) => self.body_error(&format!("XML parsing error: {message}")),
+        let (wanted, left) = (self.switches.xml_arguments, self.rules.settings.arguments);
+        let mut give = |name: &[u8], value: &[u8]| {
+            let (name, value) = (self.texts.add(name), self.texts.add(value));
+            self.push(Collection::ArgsPost, name, value);
+        };
+        let arguments = xml::Arguments { left, give: &mut give };
+        match xml::parse(body, (wanted != XmlArguments::Off).then_some(arguments)) {
+            Err(problem) => {
+                self.body_error(&format!("XML parsing error: {}", problem.message));
+                if problem.is_limit {
+                    self.unseen = Some("the XML of the request body has more than the rules can look at");
+                }
+            }
+            Ok(_) if wanted == XmlArguments::Only => {}
             Ok(document) => {
                 for (texts, into) in
                     [(document.texts, Collection::XmlText), (document.attributes, Collection::XmlAttributes)]
@@ -278,12 +300,12 @@ impl Transaction {
                 self.push(Collection::MultipartPartHeaders, name, line);
             }
             self.push(Collection::MultipartName, name, name);
-            let Some(filename) = &part.filename else {
+            if part.is_field {
                 fields += part.content.len();
                 let value = self.texts.add(part.content);
                 self.push(Collection::ArgsPost, name, value);
-                continue;
-            };
+            }
+            let Some(filename) = &part.filename else { continue };
             let filename = self.texts.add(filename);
             self.push(Collection::Files, name, filename);
             self.push(Collection::MultipartFilename, name, filename);
@@ -300,6 +322,9 @@ impl Transaction {
             self.refuse(413, self.rules.settings.request_body_action, message);
         }
         self.multipart_flags(&read);
+        if read.is_over {
+            self.unseen = Some("the parts of the request body are more than the rules can look at");
+        }
         fields + others
     }
 

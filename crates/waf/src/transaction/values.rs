@@ -234,6 +234,8 @@ impl Transaction {
             }
             out.truncate(MAX_EXPANDED_BYTES);
         }
+        // A rule that matches a thousand values may write as many long names.
+        self.texts.work += out.len() as u64;
     }
 
     pub(super) fn expand(&mut self, text: &Text, rule: Option<&Rule>) -> Vec<u8> {

@@ -17,6 +17,7 @@ use conf::{Node, Problem, Span};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
+use std::sync::atomic::AtomicUsize;
 use waf::{AuditEngine, Engine, Rules, Source};
 
 pub use steps::{ANSWER_FILTER, BODY, Watch, begin, judge_request, logger};
@@ -215,6 +216,7 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
             return None;
         }
     };
+    prepare(&rules);
     for found in rules.notes() {
         note(build, shown(found, &levels, conf::Severity::Notice));
     }
@@ -231,6 +233,16 @@ fn load(build: &mut Build<'_>, levels: Vec<Vec<Placed>>) -> Option<Arc<RuleSet>>
     let set = Arc::new(RuleSet { rules: Arc::new(rules), levels, audit });
     build.main.modsecurity.sets.push(set.clone());
     Some(set)
+}
+
+/// Compiles all that requests may need, on two threads: one that waits for an expression would keep all connections of its thread waiting.
+fn prepare(rules: &Rules) {
+    let turn = AtomicUsize::new(0);
+    std::thread::scope(|scope| {
+        // Without it this thread does it all.
+        let _ = std::thread::Builder::new().name("modsecurity".to_owned()).spawn_scoped(scope, || rules.prepare(&turn));
+        rules.prepare(&turn);
+    });
 }
 
 /// A problem of rules as the server says it: with the place in the rule file, or in the configuration where they stand there.
