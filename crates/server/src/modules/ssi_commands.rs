@@ -209,7 +209,10 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     Ok(Outcome::Include { include: Include { uri, args, set, stub }, wait })
 }
 
-fn target_of(r: &mut Request, target: &[u8]) -> Result<(Box<[u8]>, Box<[u8]>), Failed> {
+/// A path and its arguments.
+type Target = (Box<[u8]>, Box<[u8]>);
+
+fn target_of(r: &mut Request, target: &[u8]) -> Result<Target, Failed> {
     let raw = evaluate(r, target, true)?;
     let mut path = Vec::new();
     let Ok(parts) = wire::http1::target::parse_unsafe_uri(&raw, &mut path) else {

@@ -303,9 +303,15 @@ mod tests {
             [(5, true), (5, true), (3, true), (9, true), (3, false), (7, false), (5, false), (9, false), (2, true)]
         {
             match is_in {
-                true => (few.insert(number), drop(all.insert(number))),
-                false => (few.remove(number), drop(all.remove(&number))),
-            };
+                true => {
+                    few.insert(number);
+                    all.insert(number);
+                }
+                false => {
+                    few.remove(number);
+                    all.remove(&number);
+                }
+            }
             assert!(few.behind(None).eq(all.iter().copied()));
             assert!(few.behind(Some(4)).eq(all.iter().copied().filter(|n| *n > 4)));
             assert_eq!(few.is_empty(), all.is_empty());

@@ -486,8 +486,8 @@ impl<'b> RedisLink<'b> {
         }
         let unheard: Vec<Box<[u8]>> = {
             let mut groups = self.backend.groups();
-            let mine = |group: &Box<[u8]>| self.has(&self.group_key(group));
-            groups.extract_if(|group| mine(group) && !hub::STORE.group(group).has_filters()).collect()
+            let is_unheard = |group: &[u8]| self.has(&self.group_key(group)) && !hub::STORE.group(group).has_filters();
+            groups.extract_if(|group| is_unheard(group)).collect()
         };
         for group in unheard {
             let pattern = wire_up::pattern(&self.backend.redis.given.namespace, &remote(&group));
