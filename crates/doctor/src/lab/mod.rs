@@ -130,7 +130,7 @@ impl Bench<'_> {
         let takers = Facts::takers(configurations);
         let machine = machine::Facts::read(Duration::from_millis(20));
         let told = Facts::told(configurations);
-        let facts = Facts { machine, configurations: configurations.to_vec(), takers, told, serving: None };
+        let facts = Facts { machine, configurations: configurations.to_vec(), takers, told, ..Facts::default() };
         Ok(rules::judge(&facts).into_iter().find(|f| f.id == id))
     }
 

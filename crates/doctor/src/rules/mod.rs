@@ -5,7 +5,7 @@ mod error_log;
 mod kernel_log;
 mod limits;
 mod network;
-mod ports;
+pub(crate) mod ports;
 mod queues;
 mod serving;
 
