@@ -248,7 +248,7 @@ pub(crate) const REDLINE: Command = Command {
         ("ironweir redline --upstream NAME --manual", "only watches, while you take servers away"),
     ],
     what: "Gives one server of an upstream more and more of the live traffic, by weights over the API (api write=on), until its answers fail or take \
-           longer, and closes in on the place where that begins. The weights are restored whatever happens, also when this command is killed. \
+           longer, or, where it runs on this machine, its accept queue fills or its CPU time ends, and closes in on the place where that begins. The weights are restored whatever happens, also when this command is killed. \
            Requests that fail there should have somewhere else to go: proxy_next_upstream error timeout http_502 http_503 http_504.",
     options: &[
         row("upstream", Some("NAME"), "The group; it needs a zone."),

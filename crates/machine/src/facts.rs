@@ -1,6 +1,7 @@
 //! Everything that is known of this machine at one time. It is written as JSON and read back, so that what was seen on one machine is
 //! judged on another, and a rule is tested from what was recorded.
 
+use crate::card::{self, Card};
 use crate::cgroup::{Cgroup, Groups, Pressure};
 use crate::counters::{Conntrack, Moving, Sockstat};
 use crate::kernel_log::{self, Line};
@@ -77,6 +78,9 @@ pub struct Facts {
     pub cgroup: Option<Cgroup>,
     /// How much tasks waited lately.
     pub pressure: Option<Pressure>,
+    /// How the cards behind interfaces are set up.
+    #[serde(default)]
+    pub cards: Vec<Card>,
     /// Processes that listen.
     pub processes: Vec<Process>,
     /// Telling lines of the kernel's.
@@ -94,6 +98,7 @@ impl Facts {
         let inodes = facts.sockets.listeners.iter().map(|l| l.inode).collect();
         let (found, hidden) = processes::holding(&inodes, &groups);
         facts.processes = found;
+        facts.cards = card::read();
         if hidden > 0 {
             let () = facts.lacks(&format!("descriptors of {hidden} processes (other users'; root sees them)"));
         }

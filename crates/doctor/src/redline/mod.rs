@@ -5,6 +5,7 @@
 //! bend but breaks is seen between two looks, and its search is over at once.
 
 mod group;
+mod own;
 mod search;
 
 pub use search::{Bend, Limits, Search, Step};
@@ -15,6 +16,7 @@ use crate::options::{Options, REDLINE};
 use crate::text::{microseconds, number};
 use api_client::{Client, Trust, URL};
 use group::{Changed, Counts, Group, Peer, put_back, restore, watch_over};
+use own::Own;
 use search::{ALL, FEWEST};
 use serde::Serialize;
 use serde_json::json;
@@ -157,6 +159,7 @@ fn find(task: &Task, guard: &mut Guard, set: &mut Vec<u64>, say: &dyn Fn(&str)) 
     for p in peers {
         group.set_weight(p.id, p.weight * SCALE)?;
     }
+    let own = Own::find(&chosen.server);
     let mut search = Search::new(limits);
     let (mut steps, mut ended) = (Vec::new(), None);
     let mut share = (chosen.weight * SCALE) as f64 / (chosen.weight * SCALE + others) as f64;
@@ -172,7 +175,7 @@ fn find(task: &Task, guard: &mut Guard, set: &mut Vec<u64>, say: &dyn Fn(&str)) 
         guard.alive(&json!({ "id": chosen.id, "weight": weight }))?;
         group.is_still(peers)?;
         group.set_weight(chosen.id, weight)?;
-        let taken = match measure(group, chosen, share, step, Some(&search))? {
+        let taken = match measure(group, (chosen, own.as_ref()), share, step, Some(&search))? {
             Measured::Step(taken) => taken,
             Measured::Broken(why) => {
                 ended = Some(why);
@@ -206,7 +209,7 @@ fn watch(group: &Group, chosen: &Peer, step: Duration, count: usize, say: &dyn F
         let whole: u64 = weights.iter().map(|p| p.weight).sum();
         let own = weights.iter().find(|p| p.id == chosen.id).map_or(0, |p| p.weight);
         // Without a search nothing is broken.
-        if let Measured::Step(taken) = measure(group, chosen, own as f64 / whole.max(1) as f64, step, None)? {
+        if let Measured::Step(taken) = measure(group, (chosen, None), own as f64 / whole.max(1) as f64, step, None)? {
             say(&line(&taken));
             steps.push(taken);
         }
@@ -236,16 +239,24 @@ fn between(share: f64, before: &Counts, now: &Counts, seconds: f64) -> Step {
         mean_us: part(us),
         failed: part(failed),
         answers,
+        ..Step::default()
     }
 }
 
 /// Looks again and again until a step is over. One that bends far too much ends at once, so that a fault lasts no longer than it takes to see it.
-fn measure(group: &Group, of: &Peer, share: f64, step: Duration, search: Option<&Search>) -> Result<Measured, String> {
+fn measure(
+    group: &Group,
+    (of, own): (&Peer, Option<&Own>),
+    share: f64,
+    step: Duration,
+    search: Option<&Search>,
+) -> Result<Measured, String> {
     let settle = step.mul_f64(SETTLE);
     let look = LOOK.min(step.mul_f64((1.0 - SETTLE) / 8.0));
     let began = Instant::now();
     let mut last = (group.counts(of)?, Instant::now());
     let mut first = None;
+    let mut looking = None;
     loop {
         std::thread::sleep(look);
         let (now, at) = (group.counts(of)?, Instant::now());
@@ -263,10 +274,14 @@ fn measure(group: &Group, of: &Peer, share: f64, step: Duration, search: Option<
             continue;
         }
         let (before, from) = *first.get_or_insert((now, at));
+        if looking.is_none() {
+            looking = own.map(Own::begin);
+        }
         let taken = between(share, &before, &now, at.duration_since(from).as_secs_f64().max(1e-3));
         let is_hopeless = || search.is_some_and(|s| s.bends(&taken) == Some(Bend::Failures));
         if began.elapsed() >= step || taken.answers >= FEWEST && is_hopeless() {
-            return Ok(Measured::Step(taken));
+            let (queue, cpu) = own.zip(looking).map_or((None, None), |(own, looking)| own.end(looking));
+            return Ok(Measured::Step(Step { queue, cpu, ..taken }));
         }
     }
 }
@@ -288,6 +303,8 @@ fn shown(found: &Found) -> String {
             Some(most) => format!("beyond that they take longer (it was seen to give {})", rate(most)),
             None => "beyond that they take longer".to_owned(),
         },
+        Some(Bend::Queue) => "beyond that connections wait in its accept queue, or are dropped there".to_owned(),
+        Some(Bend::Cpu) => "beyond that it has no CPU time left".to_owned(),
         None => "it had all the traffic there is, and nothing bent: it may carry more".to_owned(),
     };
     format!("\n{server} carries {} requests/s; {bend}. Plan with {}.\n", rate(best), rate(safe))

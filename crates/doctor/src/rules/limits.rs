@@ -33,7 +33,7 @@ pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
         let weight = if is_over { Weight::Critical } else { Weight::Warning };
         let what =
             format!("{} (process {}) has {} of its {} descriptors in use.", p.name, p.pid, number(used), number(limit));
-        let wanted = (limit * 4).max(65_536);
+        let wanted = limit.saturating_mul(4).max(65_536);
         found.push(
             Finding::new("descriptors", weight, what)
                 .seen(format!("{used} of {limit}"), format!("/proc/{0}/fd, /proc/{0}/limits", p.pid))

@@ -28,6 +28,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     network::timestamps,
     network::softnet,
     network::links,
+    network::cards,
     network::tracking,
     network::idle_resets,
     limits::descriptors,

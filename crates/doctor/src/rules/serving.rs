@@ -148,7 +148,7 @@ fn connections(s: &Serving) -> Option<Finding> {
     )
     .seen(format!("{used} of {limit}"), "/api/9/connections, worker_connections")
     .because("At the limit an idle connection is closed for each new one, and when none is idle, new ones wait.")
-    .cure(format!("events {{ worker_connections {}; }}", limit * 2));
+    .cure(format!("events {{ worker_connections {}; }}", limit.saturating_mul(2)));
     Some(finding)
 }
 

@@ -182,6 +182,19 @@ fn interfaces_and_cpus() {
     assert_eq!(only(cpus(vec![packets(80_000, 0), packets(100, 0)])), ("one-cpu", Warning));
     assert_eq!(cpus(vec![packets(80_000, 0), packets(70_000, 0)]), []);
     assert_eq!(cpus(vec![packets(8_000, 0), packets(100, 0)]), [], "few packets may be one CPU's");
+    let card = |change: &dyn Fn(&mut machine::card::Card)| {
+        let mut card = machine::card::Card { name: "eth0".into(), rps: (2, 0), ..Default::default() };
+        card.offloads.insert("rx-gro".into(), true);
+        card.interrupts = [(24, vec![0]), (25, vec![1])].into();
+        change(&mut card);
+        after(|m| {
+            m.cpus = 2;
+            m.cards = vec![card.clone()];
+        })
+    };
+    assert_eq!(card(&|_| ()), []);
+    assert_eq!(only(card(&|c| drop(c.offloads.insert("rx-gro".into(), false)))), ("offload-off", Note));
+    assert_eq!(only(card(&|c| drop(c.interrupts.insert(25, vec![0])))), ("interrupts-on-one-cpu", Note));
     assert_eq!(only(cpus(vec![packets(80_000, 500), packets(80_000, 0)])), ("budget", Note));
     let pressed = |p: Pressure| only(after(|m| m.pressure = Some(p)));
     assert_eq!(pressed(Pressure { cpu_some: 90.0, ..Pressure::default() }), ("cpu", Warning));
