@@ -245,8 +245,13 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
             let value = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
             (value, shown(&answer, &facts.machine.missing), answer.finding)
         }
-        Seen::Elsewhere(value) => {
-            let answer = elsewhere::answer(&value)?;
+        Seen::Elsewhere(said) => {
+            let answer = elsewhere::answer(&said)?;
+            // The same as of a server here, with what only its own machine knows.
+            let mut value = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
+            value["elsewhere"] = Value::Bool(true);
+            value["seconds"] = said["seconds"].clone();
+            value["interfaces"] = said["interfaces"].clone();
             let missing = ["the machine on which the server runs, but by what it says of it itself".to_owned()];
             (value, shown(&answer, &missing), answer.finding)
         }
