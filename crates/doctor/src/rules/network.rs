@@ -106,7 +106,7 @@ pub(super) fn timestamps(facts: &Facts) -> Vec<Finding> {
         .seen(format!("{} in {:.1} s", number(turned), m.seconds), "TcpExt.PAWSTimewait")
         .because(
             "Clients behind one NAT address have clocks of their own. The server closed first, remembers the last client of the port for a minute, and takes \
-             the next one's SYN for an old packet: its connection takes a second longer.",
+             the next one's SYN for an old packet: its connection takes a second longer, of a Linux client that hears the server's ACK some milliseconds.",
         )
         .cure("let clients close first: keepalive_timeout longer than theirs; the NAT should not use a port again within a minute")
         .cure("sysctl -w net.ipv4.tcp_timestamps=0 on the server, if neither can be had: it costs round-trip measurement and protection at high rates")
