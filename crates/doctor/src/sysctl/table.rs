@@ -115,13 +115,16 @@ fn distance(a: &str, b: &str) -> usize {
     let mut row = [MORE; WIDE];
     (0..=FAR).for_each(|k| row[FAR + k] = k);
     for i in 1..=a.len() {
-        let mut next = [MORE; WIDE];
-        for k in 0..WIDE {
-            let Some(j) = (i + k).checked_sub(FAR).filter(|j| *j <= b.len()) else { continue };
-            let changed = if j == 0 { i } else { row[k] + usize::from(a[i - 1] != b[j - 1]) };
-            let left_out = if k + 1 < WIDE { row[k + 1] + 1 } else { MORE };
-            let added = if k > 0 && j > 0 { next[k - 1] + 1 } else { MORE };
-            next[k] = changed.min(left_out).min(added).min(MORE);
+        let (mut next, mut beside) = ([MORE; WIDE], MORE);
+        for (k, cell) in next.iter_mut().enumerate() {
+            let j = (i + k).checked_sub(FAR).filter(|j| *j <= b.len());
+            if let Some(j) = j {
+                let changed = if j == 0 { i } else { row[k] + usize::from(a[i - 1] != b[j - 1]) };
+                let left_out = row.get(k + 1).map_or(MORE, |d| d + 1);
+                let added = if j > 0 { beside + 1 } else { MORE };
+                *cell = changed.min(left_out).min(added).min(MORE);
+            }
+            beside = *cell;
         }
         if next.iter().all(|d| *d > FAR) {
             return MORE;
