@@ -3,11 +3,14 @@
 //! name that no kernel has stays as it is, with what may have been meant beside it: what a machine is told to do is nobody's guess.
 
 use super::table;
+use std::cell::Cell;
 
 /// A longer file holds no settings. Bounds the time: repairs look at every name of the table.
 pub(crate) const MOST_BYTES: usize = 128 << 10;
 /// A name has no more bytes than this.
 const LONGEST: usize = 128;
+/// Names that no kernel has and for which a near one is looked for: a profile has fewer settings, a book more words.
+const MOST_GUESSES: u32 = 1_000;
 /// Blanks that can be left out of one name.
 const MOST_CUTS: usize = 6;
 
@@ -38,13 +41,32 @@ struct Token {
 /// Whether the kernel that is judged for has a setting of a name, as far as that can be asked.
 pub(crate) type Has<'h> = dyn Fn(&str) -> bool + 'h;
 
+/// What names there are.
+struct Names<'h> {
+    has: &'h Has<'h>,
+    guesses: Cell<u32>,
+}
+
+impl Names<'_> {
+    fn exists(&self, name: &str) -> bool {
+        table::is_known(name) || (self.has)(name)
+    }
+
+    fn nearest(&self, name: &str) -> Option<String> {
+        let left = self.guesses.get().checked_sub(1).filter(|_| name.len() <= LONGEST && name.contains('.'))?;
+        self.guesses.set(left);
+        table::nearest(name)
+    }
+}
+
 /// All assignments of a text.
 pub(crate) fn read(text: &str, has: &Has) -> Vec<Assignment> {
+    let names = &Names { has, guesses: Cell::new(MOST_GUESSES) };
     let lines: Vec<&str> = text.lines().collect();
     if lines.iter().all(|l| is_plain(l)) {
-        return lines.iter().enumerate().filter_map(|(at, l)| plain(at + 1, l, has)).collect();
+        return lines.iter().enumerate().filter_map(|(at, l)| plain(at + 1, l, names)).collect();
     }
-    garbled(&lines, has)
+    garbled(&lines, names)
 }
 
 /// Whether a line is empty, a comment, or one assignment whose name has no blank.
@@ -58,7 +80,7 @@ fn is_plain(line: &str) -> bool {
     })
 }
 
-fn plain(line: usize, text: &str, has: &Has) -> Option<Assignment> {
+fn plain(line: usize, text: &str, names: &Names) -> Option<Assignment> {
     let text = text.trim();
     if text.starts_with(['#', ';']) {
         return None;
@@ -66,7 +88,7 @@ fn plain(line: usize, text: &str, has: &Has) -> Option<Assignment> {
     // A leading - says that a failure is no failure.
     let (written, value) = text.trim_start_matches('-').split_once('=')?;
     let written = written.trim();
-    let Repaired { name, meant, differs } = repair(written, has);
+    let Repaired { name, meant, differs } = repair(written, names);
     let written = differs.then(|| written.to_owned());
     Some(Assignment { line, name, value: words(value), written, meant, is_comment: false })
 }
@@ -86,18 +108,17 @@ struct Repaired {
 }
 
 /// A name's own letters come first, small ones second. What is near is only a suggestion: real settings are near each other.
-fn repair(written: &str, has: &Has) -> Repaired {
+fn repair(written: &str, names: &Names) -> Repaired {
     let bare = written.trim_start_matches('#');
     // sysctl takes slashes as well as dots.
     let dotted = if bare.contains('.') { bare.to_owned() } else { bare.replace('/', ".") };
-    let exists = |name: &str| table::is_known(name) || has(name);
     let small = dotted.to_lowercase();
-    let (name, meant) = if exists(&dotted) {
+    let (name, meant) = if names.exists(&dotted) {
         (dotted, None)
-    } else if exists(&small) {
+    } else if names.exists(&small) {
         (small, None)
     } else {
-        let meant = Some(&small).filter(|n| n.len() <= LONGEST && n.contains('.')).and_then(|n| table::nearest(n));
+        let meant = names.nearest(&small);
         (small, meant)
     };
     let differs = name != bare;
@@ -105,13 +126,13 @@ fn repair(written: &str, has: &Has) -> Repaired {
 }
 
 /// Everything between two `=` is the value of the one before and the name of the one after.
-fn garbled(lines: &[&str], has: &Has) -> Vec<Assignment> {
+fn garbled(lines: &[&str], names: &Names) -> Vec<Assignment> {
     let segments = segments(lines);
     let mut found = Vec::new();
     let mut open: Option<Assignment> = None;
     for (number, tokens) in segments.iter().enumerate() {
         let is_last = number + 1 == segments.len();
-        let at = if is_last { tokens.len() } else { name_at(tokens) };
+        let at = if is_last { tokens.len() } else { name_at(tokens, names) };
         let value: Vec<&str> = tokens[..at].iter().map(|t| t.text.as_str()).collect();
         if let Some(mut done) = open.take() {
             done.value = value.join(" ");
@@ -121,7 +142,7 @@ fn garbled(lines: &[&str], has: &Has) -> Vec<Assignment> {
             break;
         }
         let written: Vec<&str> = tokens[at..].iter().map(|t| t.text.as_str()).collect();
-        let Repaired { name, meant, .. } = repair(&written.concat(), has);
+        let Repaired { name, meant, .. } = repair(&written.concat(), names);
         let written = written.join(" ");
         let is_comment = written.starts_with('#');
         let line = tokens.get(at).or(tokens.last()).map_or(1, |t| t.line);
@@ -160,16 +181,16 @@ fn segments(lines: &[&str]) -> Vec<Vec<Token>> {
 
 /// Where in a segment the name begins: so that what follows is a name that is known; else one that is nearly known; else at the last word
 /// that looks like one. Its length: there is none.
-fn name_at(tokens: &[Token]) -> usize {
+fn name_at(tokens: &[Token], names: &Names) -> usize {
     let first = tokens.len().saturating_sub(MOST_CUTS);
     let joined = |at: usize| -> String {
         tokens[at..].iter().map(|t| t.text.as_str()).collect::<String>().trim_start_matches('#').to_lowercase()
     };
-    let names = || (first..tokens.len()).filter(|&at| joined(at).len() <= LONGEST && starts_a_name(&tokens[at].text));
-    names()
+    let places = || (first..tokens.len()).filter(|&at| joined(at).len() <= LONGEST && starts_a_name(&tokens[at].text));
+    places()
         .find(|&at| table::is_known(&joined(at)))
-        .or_else(|| names().find(|&at| table::nearest(&joined(at)).is_some()))
-        .or_else(|| names().find(|&at| joined(at).contains('.')))
+        .or_else(|| places().find(|&at| names.nearest(&joined(at)).is_some()))
+        .or_else(|| places().find(|&at| joined(at).contains('.')))
         .unwrap_or(tokens.len())
 }
 

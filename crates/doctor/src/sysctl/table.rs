@@ -45,15 +45,26 @@ pub(crate) static SETTINGS: LazyLock<Vec<Setting>> = LazyLock::new(|| {
 static NAMES: LazyLock<Vec<&'static str>> =
     LazyLock::new(|| include_str!("names.txt").lines().filter(|l| !l.starts_with('#')).collect());
 
-/// Every name without a star, with its row if it has one; and those with one. A garbled text has very many words to be looked up.
+/// Every name without a star; and those with one, by their last part, which never is one. A garbled text has very many words to be looked up.
 static EXACT: LazyLock<HashMap<&'static str, Option<&'static Setting>>> = LazyLock::new(|| {
     let rows = SETTINGS.iter().map(|s| (s.name, Some(s)));
     NAMES.iter().map(|n| (*n, None)).chain(rows).filter(|(name, _)| !name.contains('*')).collect()
 });
-static STARRED: LazyLock<Vec<(&'static str, Option<&'static Setting>)>> = LazyLock::new(|| {
+static STARRED: LazyLock<HashMap<&'static str, Vec<Known>>> = LazyLock::new(|| {
     let rows = SETTINGS.iter().map(|s| (s.name, Some(s)));
-    rows.chain(NAMES.iter().map(|n| (*n, None))).filter(|(name, _)| name.contains('*')).collect()
+    let mut all: HashMap<_, Vec<Known>> = HashMap::new();
+    for known in rows.chain(NAMES.iter().map(|n| (*n, None))).filter(|(name, _)| name.contains('*')) {
+        all.entry(last_part(known.0)).or_default().push(known);
+    }
+    all
 });
+
+/// A name, or a pattern of one, with its row if it has one.
+type Known = (&'static str, Option<&'static Setting>);
+
+fn last_part(name: &str) -> &str {
+    name.rsplit('.').next().unwrap_or_default()
+}
 
 /// The row of a name; `*` in a row's name is any one part.
 pub(crate) fn find(name: &str) -> Option<&'static Setting> {
@@ -66,7 +77,8 @@ pub(crate) fn is_known(name: &str) -> bool {
 }
 
 fn look(name: &str) -> Option<Option<&'static Setting>> {
-    EXACT.get(name).copied().or_else(|| STARRED.iter().find(|(s, _)| matches(s, name)).map(|(_, row)| *row))
+    let starred = || STARRED.get(last_part(name))?.iter().find(|(s, _)| matches(s, name)).map(|(_, row)| *row);
+    EXACT.get(name).copied().or_else(starred)
 }
 
 fn matches(pattern: &str, name: &str) -> bool {
@@ -89,7 +101,8 @@ pub(crate) fn nearest(name: &str) -> Option<String> {
     let (length, parts) = (name.len(), name.split('.').count());
     // A name that is longer or shorter by more is farther away: most are not looked at.
     let plain = EXACT.keys().filter(|n| n.len().abs_diff(length) <= FAR).map(|n| (*n).to_owned());
-    let starred = STARRED.iter().filter(|(n, _)| n.split('.').count() == parts).map(|(n, _)| concrete(n, name));
+    let starred =
+        STARRED.values().flatten().filter(|(n, _)| n.split('.').count() == parts).map(|(n, _)| concrete(n, name));
     let starred = starred.filter(|c| c.len().abs_diff(length) <= FAR);
     plain.chain(starred).map(|c| (distance(&c, name), c)).filter(|(d, _)| *d <= FAR).min().map(|(_, name)| name)
 }
