@@ -546,7 +546,7 @@ mod tests {
             "first byte 75 %",
             "eth0   in 12.00 Mbit/s 1",
             "12 % full",
-            "drops 4/s",
+            "drops 4.0/s",
         ] {
             assert!(shown.contains(text), "{text}\n{shown}");
         }
