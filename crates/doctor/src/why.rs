@@ -54,6 +54,7 @@ pub struct Interface {
     /// Packets that were wrong, either way.
     pub errors: f64,
     /// Bits a second that it can carry, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub speed: Option<u64>,
 }
 
@@ -388,6 +389,30 @@ mod tests {
         );
         let page = shown(&answer, &[]);
         assert!(page.contains("A request takes 3.0 ms:\n  server        1.0 ms   33 %  #############\n"), "{page}");
+    }
+
+    #[test]
+    fn interfaces_are_rates_and_say_no_speed_that_they_do_not_have() {
+        use machine::links::{Link, LinkCounts};
+        let link = |name: &str, rx_bytes, speed| Link {
+            name: name.into(),
+            is_up: true,
+            is_loopback: name == "lo",
+            speed,
+            counts: LinkCounts { rx_bytes, ..LinkCounts::default() },
+            ..Link::default()
+        };
+        let mut m = machine::Facts { seconds: 2.0, ..machine::Facts::default() };
+        m.before.links = vec![link("lo", 0, None), link("v0", 0, None), link("eth0", 0, Some(9))];
+        m.now.links =
+            vec![link("lo", 9_000, None), link("v0", 1_000, None), link("eth0", 2_000, Some(9)), link("new", 5, None)];
+        let all = interfaces(&m);
+        assert_eq!(
+            all.iter().map(|i| (i.name.as_str(), i.rx_bits)).collect::<Vec<_>>(),
+            [("eth0", 8_000.0), ("v0", 4_000.0)]
+        );
+        let json = serde_json::to_value(&all).unwrap();
+        assert!(json[0]["speed"] == 9 && json[1].get("speed").is_none(), "{json}");
     }
 
     #[test]
