@@ -78,6 +78,67 @@ fn the_fields_kernel_settings() {
     }
 }
 
+/// Real settings that are a letter or two from one of which more is known: each is set as it was written.
+#[test]
+fn real_settings_keep_their_names() {
+    let folder = Folder::new();
+    let text = "net.ipv6.conf.all.forwarding = 1\nnet.ipv6.conf.all.accept_redirects = 0\nnet.ipv4.conf.all.arp_filter = 1\n\
+                net.ipv4.tcp_retries1 = 4\nnet.ipv6.neigh.default.gc_thresh3 = 8192\nnet.ipv4.tcp_retrles2 = 8\n";
+    folder.write("six.conf", text);
+    let output = run_in(folder.path(), &["doctor", "sysctl", "six.conf", "--write", "own.conf"]);
+    assert_eq!(output.status.code(), Some(3), "{}", out(&output));
+    let profile = std::fs::read_to_string(folder.path().join("own.conf")).unwrap();
+    for line in text.lines().take(5) {
+        assert!(profile.contains(&format!("\n{line}\n")), "{line}\n{profile}");
+    }
+    assert!(
+        !profile.contains("\nnet.ipv4.tcp_retries2") && !profile.contains("\nnet.ipv4.conf.all.forwarding"),
+        "{profile}"
+    );
+    assert!(out(&output).contains("the nearest one is net.ipv4.tcp_retries2"), "{}", out(&output));
+}
+
+/// Files that are none: nobody is waited for.
+#[test]
+fn pipes_that_nobody_writes_to() {
+    let folder = Folder::new();
+    let pipe = folder.path().join("pipe");
+    assert!(Command::new("mkfifo").arg(&pipe).status().unwrap().success());
+    folder.write("nginx.conf", "error_log pipe;\nevents {}\nhttp { include pipe; server { listen 8080; } }\n");
+    let words: [&[&str]; 3] =
+        [&["doctor", "exits", "pipe"], &["doctor", "sysctl", "pipe", "--write", "-"], &["doctor", "nginx.conf"]];
+    for words in words {
+        let output = run_in(folder.path(), words);
+        assert!(output.status.code().is_some(), "{words:?}: {output:?}");
+    }
+}
+
+/// A reader that has seen enough ends it.
+#[test]
+fn rates_end_with_their_reader() {
+    let mut command = Command::new(Program::Ironweir.path().expect("Ironweir is built"));
+    let mut child =
+        command.args(["nic", "lo", "--interval", "20ms"]).stdin(Stdio::null()).stdout(Stdio::piped()).spawn().unwrap();
+    drop(child.stdout.take());
+    assert!(wait(|| child.try_wait().unwrap().is_some()), "it goes on");
+}
+
+/// What an Ironweir says of itself is a part of it: a peer that is out shows without anybody asking that server.
+#[test]
+fn servers_that_run_are_asked() {
+    let dead = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Site::http(
+        "upstream app { zone app 64k; server 127.0.0.1:@DEAD@ max_fails=1 fail_timeout=60s; server 127.0.0.1:@DEAD@ max_fails=1 fail_timeout=60s; }
+         server { listen 127.0.0.1:@PORT@; location /api { api; } location / { proxy_pass http://app; } }",
+    )
+    .set("DEAD", dead)
+    .start();
+    (0..4).for_each(|_| drop(server.get("/")));
+    let url = format!("http://127.0.0.1:{}/api", server.port);
+    let output = run(&["doctor", "--json", "--interval", "100ms", "--api", &url]);
+    assert!(ids(&output).contains(&"peers-out".to_owned()), "{}", out(&output));
+}
+
 #[test]
 fn a_profile_is_never_written_over_what_somebody_else_wrote() {
     let folder = Folder::new();
@@ -218,6 +279,12 @@ fn backends_that_are_well_and_not() {
         "{slow:#}"
     );
     assert_eq!(ids(&look("nowhere.invalid:80")), ["no-address"]);
+    // A URL is as good; over TLS, something that does not speak it is told from something that does not answer.
+    let output = run(&["doctor", "backend", &format!("http://127.0.0.1:{}/some/path", well.port)]);
+    assert!(out(&output).contains("answers 200"), "{}", out(&output));
+    let hints = blunt(b"HTTP/1.1 103 Early Hints\r\nLink: </x>\r\n\r\nHTTP/1.1 503 No\r\nContent-Length: 0\r\n\r\n");
+    assert_eq!(finding(&look(&format!("127.0.0.1:{hints}")), "status")["weight"], "critical");
+    assert_eq!(ids(&look(&format!("https://127.0.0.1:{}/", blunt(b"+PONG\r\n")))), ["no-answer"]);
 }
 
 #[test]
@@ -265,6 +332,11 @@ fn interfaces_plans_and_pages() {
         output.status.code() == Some(3) && out(&output).contains("72 nodes of database (52 more)"),
         "{}",
         out(&output)
+    );
+    let help = out(&run(&["doctor", "--help"]));
+    assert!(
+        ["sysctl", "backend", "ports", "exits", "plan"].iter().all(|l| help.contains(&format!("ironweir doctor {l}"))),
+        "{help}"
     );
     for name in ["doctor", "canary", "tune", "nic", "lab"] {
         let (help, man) = (out(&run(&[name, "--help"])), out(&run(&[name, "--man"])));

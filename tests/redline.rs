@@ -1,6 +1,7 @@
 //! `ironweir redline`: live traffic, a server that carries so much and no more, and weights that come back.
 
 use crate::harness::{Backend, Program, Server, Site, stress, wait};
+use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::process::{Command, Stdio};
 
@@ -79,4 +80,41 @@ fn it_says_what_it_cannot_do() {
     assert_eq!(weights(&server), [1, 3]);
     let watched = redline(&server, &["--manual", "--count", "1", "--step", "200ms"]).output().unwrap();
     assert_eq!(watched.status.code(), Some(0), "{watched:?}");
+}
+
+/// The process that puts weights back is killed: the command sees that, and does it itself.
+#[test]
+fn weights_come_back_when_their_guard_is_killed() {
+    let (small, large) = (Backend::ok("x"), Backend::ok("x"));
+    let server = site(&small, &large);
+    let load = format!("-R {TRAFFIC} -d 60s -c 4 --json - http://127.0.0.1:{}/", server.port);
+    let mut load = stress(&load).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
+    let child = redline(&server, &["--step", "1s"]).stdout(Stdio::null()).stderr(Stdio::piped()).spawn().unwrap();
+    assert!(wait(|| weights(&server)[1] == 300), "it begins");
+    let guards = crate::processes::children(child.id());
+    for guard in guards {
+        kill_process(Pid::from_raw(guard).unwrap(), Signal::KILL).unwrap();
+    }
+    let output = child.wait_with_output().unwrap();
+    let (over, _) = (load.kill(), load.wait());
+    over.unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("the weights were put back by this command"), "{said}");
+    assert_eq!(weights(&server), [1, 3]);
+}
+
+/// Nothing is changed, so nothing has to be put back.
+#[test]
+fn an_api_that_may_only_be_read_says_so_at_once() {
+    let peer = Backend::ok("x");
+    let server = Site::http(
+        "upstream app { zone app 64k; server 127.0.0.1:@PEER@; server 127.0.0.2:@PEER@; }
+         server { listen 127.0.0.1:@PORT@; location /api { api; } }",
+    )
+    .set("PEER", peer.port)
+    .start();
+    let output = redline(&server, &[]).output().unwrap();
+    let said = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.code() == Some(1) && said.contains("nothing was changed"), "{said}");
+    assert!(!said.contains("put back"), "{said}");
 }

@@ -248,6 +248,26 @@ fn why_names_what_is_in_the_way() {
     assert!(answer["sentence"].as_str().unwrap().contains(" requests/s"), "{answer:#}");
 }
 
+/// A port of this machine that leads to a server elsewhere: the server is asked about its machine, and this one has no part in the answer.
+#[test]
+fn why_of_a_server_elsewhere_is_that_servers_word() {
+    let server = Site::server("location /api { api; } location /ok { return 200 ok; }").start();
+    let to = server.port;
+    let tunnel = peer(move |mut client| {
+        let mut server = TcpStream::connect(("127.0.0.1", to)).unwrap();
+        let (mut asks, mut gets) = (client.try_clone().unwrap(), server.try_clone().unwrap());
+        thread::spawn(move || _ = std::io::copy(&mut asks, &mut gets));
+        let _ = std::io::copy(&mut server, &mut client);
+        let _ = client.shutdown(std::net::Shutdown::Both);
+    });
+    let url = format!("http://127.0.0.1:{tunnel}/api");
+    let mut command = Command::new(Program::Ironweir.path().expect("Ironweir is built"));
+    let output =
+        command.args(["why", "--json", "--interval", "200ms", "--api", &url]).stdin(Stdio::null()).output().unwrap();
+    let answer: Value = serde_json::from_slice(&output.stdout).unwrap_or_else(|e| panic!("{e}: {output:?}"));
+    assert!(answer["elsewhere"] == true && answer["seconds"].as_f64().is_some_and(|s| s >= 1.0), "{answer:#}");
+}
+
 #[test]
 fn why_says_when_there_is_nobody_to_ask() {
     let server = Site::server("return 200 ok;").start();

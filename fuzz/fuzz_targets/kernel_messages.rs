@@ -7,6 +7,7 @@ fuzz_target!(|data: &[u8]| {
     let length: usize = machine::netlink::attributes(data).map(|(_, value)| value.len()).sum();
     assert!(length <= data.len());
     machine::sockets::count(data);
+    let _ = machine::card::told(data);
     let _ = machine::shaping::read(data, 1);
     let _ = machine::kernel_log::parse(data);
 });

@@ -9,10 +9,13 @@ use rustls::pki_types::ServerName;
 use rustls::{ClientConfig, ClientConnection, StreamOwned};
 use serde_json::Value;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{TcpStream, ToSocketAddrs};
+use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use wire::encoding::{Alphabet, base64_encode};
+/// Text that others wrote, as a terminal may be shown it: for those who show what a server says.
+pub use wire::terminal;
+
 use wire::terminal::plain;
 
 /// How long a question may take.
@@ -97,6 +100,20 @@ impl Stream {
     }
 }
 
+/// TLS over a connection, for a name or an address. The handshake is made with the first byte.
+///
+/// # Errors
+/// A sentence: no name for TLS, or what is wrong with what is to be trusted.
+pub fn secure(
+    stream: TcpStream,
+    host: &str,
+    trust: &Trust,
+) -> Result<StreamOwned<ClientConnection, TcpStream>, String> {
+    let name = ServerName::try_from(host.to_owned()).map_err(|_| format!("\"{}\" is no name for TLS", plain(host)))?;
+    let session = ClientConnection::new(tls::config(trust)?, name).map_err(|e| e.to_string())?;
+    Ok(StreamOwned::new(session, stream))
+}
+
 impl Client {
     /// From `http[s]://[name:password@]host[:port]/path`; without a path `/api` is meant. `user`: name and password, in place of the
     /// URL's.
@@ -154,6 +171,11 @@ impl Client {
     /// Where it is.
     pub fn url(&self) -> &str {
         &self.url
+    }
+
+    /// The addresses behind its name; none if it has none.
+    pub fn addresses(&self) -> Vec<SocketAddr> {
+        self.authority.to_socket_addrs().map(Iterator::collect).unwrap_or_default()
     }
 
     /// What an endpoint says; nothing if it is not there.

@@ -4,7 +4,8 @@
 use crate::command;
 use crate::finding::{Finding, Sure, Weight, sort};
 use crate::options::Options;
-use machine::cgroup::Pressure;
+use api_client::Trust;
+use machine::cgroup::{Groups, Pressure};
 use machine::sockets::{Listener, Sockets};
 use std::io::{ErrorKind, Read, Write};
 use std::net::{SocketAddr, TcpStream, ToSocketAddrs};
@@ -34,10 +35,8 @@ enum Try {
 
 /// Runs it.
 pub(crate) fn run(o: &Options, address: &str) -> Result<u8, String> {
-    let named = address.trim_start_matches("http://").trim_end_matches('/');
-    let (host, port) = named.rsplit_once(':').ok_or("backend HOST:PORT")?;
-    let port: u16 = port.parse().map_err(|_| format!("{port}: no port"))?;
-    let host = host.trim_start_matches('[').trim_end_matches(']');
+    let asked = Asked::read(address)?;
+    let (host, port) = (asked.host.as_str(), asked.port);
     let addresses: Vec<SocketAddr> = match (host, port).to_socket_addrs() {
         Ok(all) => all.collect(),
         Err(e) => {
@@ -50,12 +49,49 @@ pub(crate) fn run(o: &Options, address: &str) -> Result<u8, String> {
     };
     let mut found = Vec::new();
     for address in addresses {
-        found.extend(examine(address, named, o.has("json")));
+        found.extend(examine(address, &asked, o.has("json")));
     }
     command::show(o, &sort(found), &[])
 }
 
-fn examine(address: SocketAddr, named: &str, quiet: bool) -> Vec<Finding> {
+/// What was asked for: `HOST:PORT`, or a URL.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+struct Asked {
+    /// Without the brackets of an IPv6 address.
+    host: String,
+    port: u16,
+    /// As a `Host` header has it.
+    named: String,
+    /// With its slash.
+    path: String,
+    is_tls: bool,
+}
+
+impl Asked {
+    fn read(text: &str) -> Result<Asked, String> {
+        let (scheme, rest) = text.split_once("://").unwrap_or(("", text));
+        let (is_tls, default) = match scheme {
+            "" => (false, None),
+            "http" => (false, Some(80)),
+            "https" => (true, Some(443)),
+            other => return Err(format!("{other} is not spoken here: http or https")),
+        };
+        let (named, path) = rest.split_at(rest.find('/').unwrap_or(rest.len()));
+        let path = if path.is_empty() { "/" } else { path };
+        if !path.bytes().chain(named.bytes()).all(|b| b.is_ascii_graphic()) {
+            return Err(format!("{text}: no address"));
+        }
+        // The colons of an IPv6 address stand in brackets.
+        let (host, port) = match named.rsplit_once(':').filter(|(_, port)| !port.ends_with(']')) {
+            Some((host, port)) => (host, port.parse().map_err(|_| format!("{port}: no port"))?),
+            None => (named, default.ok_or("backend HOST:PORT")?),
+        };
+        let host = host.trim_start_matches('[').trim_end_matches(']').to_owned();
+        Ok(Asked { host, port, named: named.to_owned(), path: path.to_owned(), is_tls })
+    }
+}
+
+fn examine(address: SocketAddr, asked: &Asked, quiet: bool) -> Vec<Finding> {
     let say = |text: String| {
         if !quiet {
             command::print(&format!("{address}: {text}\n"));
@@ -73,11 +109,11 @@ fn examine(address: SocketAddr, named: &str, quiet: bool) -> Vec<Finding> {
             let rtt = machine::system::tcp_facts(&stream).map_or(took, |f| Duration::from_micros(f.rtt_us.into()));
             say(format!("connects ({:.1} ms)", took.as_secs_f64() * 1e3));
             let mut found = lost_syn(address, took);
-            match ask(stream, named) {
+            match ask(stream, asked) {
                 Ok((status, first)) => {
                     say(format!("answers {status} after {:.1} ms", first.as_secs_f64() * 1e3));
                     found.extend(status_finding(address, status));
-                    found.extend(slow(address, named, rtt, &listeners));
+                    found.extend(slow(address, asked, rtt, &listeners));
                 }
                 Err(finding) => found.push(local_state(*finding, address, &listeners)),
             }
@@ -169,52 +205,110 @@ fn lost_syn(address: SocketAddr, took: Duration) -> Vec<Finding> {
 }
 
 /// One request: the status and the time to the first byte; an error is a finding.
-fn ask(mut stream: TcpStream, host: &str) -> Result<(u16, Duration), Box<Finding>> {
-    let address = host.to_owned();
+fn ask(stream: TcpStream, asked: &Asked) -> Result<(u16, Duration), Box<Finding>> {
+    let Asked { host, named: address, path, is_tls, .. } = asked;
+    let request =
+        format!("GET {path} HTTP/1.1\r\nHost: {address}\r\nUser-Agent: ironweir-doctor\r\nConnection: close\r\n\r\n");
+    let from = format!("GET {path} HTTP/1.1{}", if *is_tls { " over TLS" } else { "" });
     let none = |text: String| {
         Box::new(
             Finding::new("no-answer", Weight::Critical, format!("{address} connects and does not answer."))
-                .seen(text, "GET / HTTP/1.1")
+                .seen(text, &from)
                 .because("The kernel completes handshakes for a service that does not take them: it hangs, is stopped, or all of its workers are busy."),
         )
     };
-    let request = format!("GET / HTTP/1.1\r\nHost: {host}\r\nUser-Agent: ironweir-doctor\r\nConnection: close\r\n\r\n");
     let began = Instant::now();
     stream
         .set_read_timeout(Some(ANSWER))
-        .and_then(|()| stream.write_all(request.as_bytes()))
+        .and_then(|()| stream.set_write_timeout(Some(ANSWER)))
         .map_err(|e| none(e.to_string()))?;
-    let mut head = vec![0; LOOKED_AT];
-    let length = match stream.read(&mut head) {
-        Ok(0) => return Err(none("it closed the connection without a byte".into())),
-        Ok(length) => length,
-        Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
-            return Err(none(format!("nothing within {} s", ANSWER.as_secs())));
+    let mut head = Head { began, bytes: Vec::new(), took: None };
+    let asks = if *is_tls {
+        // Whether its certificate is to be believed is another question; here it is asked whether it works.
+        match api_client::secure(stream, host, &Trust::Blind) {
+            Ok(mut stream) => stream.write_all(request.as_bytes()).and_then(|()| head.read(&mut stream)),
+            Err(text) => return Err(none(text)),
         }
-        Err(e) => return Err(none(e.to_string())),
+    } else {
+        let mut stream = stream;
+        stream.write_all(request.as_bytes()).and_then(|()| head.read(&mut stream))
     };
-    let took = began.elapsed();
-    let head = &head[..length];
+    let Head { bytes: head, took, .. } = head;
+    let Some(took) = took else {
+        return Err(none(match asks {
+            Ok(()) => "it closed the connection without a byte".into(),
+            Err(e) if matches!(e.kind(), ErrorKind::WouldBlock | ErrorKind::TimedOut) => {
+                format!("nothing within {} s", ANSWER.as_secs())
+            }
+            // What TLS says of a handshake with something that does not speak it.
+            Err(e) if *is_tls && e.kind() == ErrorKind::InvalidData => format!("no TLS: {e}"),
+            Err(e) => e.to_string(),
+        }));
+    };
     // An alert of TLS, or nginx's page for HTTP on a TLS port.
     if head.starts_with(&[0x15, 0x03]) || head.windows(27).any(|w| w == b"plain HTTP request was sent") {
         return Err(Box::new(
             Finding::new("tls", Weight::Warning, format!("{address} speaks TLS."))
-                .seen("plain HTTP is refused", "GET / HTTP/1.1")
+                .seen("plain HTTP is refused", &from)
                 .because("A proxy_pass http:// to it fails with 400 or 502.")
                 .cure("proxy_pass https://...; proxy_ssl_server_name on;"),
         ));
     }
-    let status = head.strip_prefix(b"HTTP/1.").and_then(|rest| std::str::from_utf8(rest.get(2..5)?).ok()?.parse().ok());
-    let Some(status) = status else {
+    let Some(status) = final_status(&head) else {
         let shown = String::from_utf8_lossy(&head[..head.len().min(40)]).escape_debug().to_string();
         return Err(Box::new(
             Finding::new("not-http", Weight::Warning, format!("{address} does not speak HTTP."))
-                .seen(format!("\"{shown}\""), "GET / HTTP/1.1")
+                .seen(format!("\"{shown}\""), &from)
                 .because("A proxy_pass to it fails with 502 (\"upstream sent no valid HTTP/1.0 header\").")
                 .cure("fastcgi_pass, uwsgi_pass, grpc_pass or stream, as it speaks"),
         ));
     };
     Ok((status, took))
+}
+
+/// The beginning of an answer, in however many segments it comes.
+struct Head {
+    began: Instant,
+    bytes: Vec<u8>,
+    /// To the first byte.
+    took: Option<Duration>,
+}
+
+impl Head {
+    /// Reads to the end of the head of an answer that is not a hint (1xx), of something that is no HTTP, or of patience.
+    fn read(&mut self, stream: &mut impl Read) -> std::io::Result<()> {
+        let mut piece = [0; LOOKED_AT];
+        while self.bytes.len() < LOOKED_AT && self.began.elapsed() < ANSWER {
+            let length = match stream.read(&mut piece) {
+                Ok(0) => return Ok(()),
+                Ok(length) => length,
+                Err(e) if e.kind() == ErrorKind::Interrupted => continue,
+                Err(e) => return Err(e),
+            };
+            self.took.get_or_insert(self.began.elapsed());
+            self.bytes.extend_from_slice(&piece[..length]);
+            let common = self.bytes.len().min(HTTP.len());
+            if self.bytes[..common] != HTTP[..common] || final_status(&self.bytes).is_some() {
+                return Ok(());
+            }
+        }
+        Ok(())
+    }
+}
+
+const HTTP: &[u8] = b"HTTP/1.";
+
+/// The status behind all 1xx (RFC 9110 section 15.2: they come before the answer), once its three digits are there.
+fn final_status(mut head: &[u8]) -> Option<u16> {
+    loop {
+        let status = std::str::from_utf8(head.strip_prefix(HTTP)?.get(2..5)?).ok()?.parse().ok()?;
+        // A server that changes protocols says nothing more.
+        if !(100..200).contains(&status) || status == 101 {
+            return Some(status);
+        }
+        let end = head.windows(4).position(|w| w == b"\r\n\r\n")?;
+        head = &head[end + 4..];
+    }
 }
 
 fn status_finding(address: SocketAddr, status: u16) -> Option<Finding> {
@@ -239,10 +333,10 @@ fn status_finding(address: SocketAddr, status: u16) -> Option<Finding> {
 }
 
 /// Whether it is slow, and whether that is load.
-fn slow(address: SocketAddr, named: &str, rtt: Duration, listeners: &[Listener]) -> Option<Finding> {
+fn slow(address: SocketAddr, asked: &Asked, rtt: Duration, listeners: &[Listener]) -> Option<Finding> {
     let mut times: Vec<Duration> = (0..ASKED)
         .filter_map(|_| match connect(address) {
-            Try::Connected { stream, .. } => ask(stream, named).ok().map(|a| a.1),
+            Try::Connected { stream, .. } => ask(stream, asked).ok().map(|a| a.1),
             _ => None,
         })
         .collect();
@@ -277,7 +371,7 @@ fn local_state(mut finding: Finding, address: SocketAddr, listeners: &[Listener]
             "sock_diag",
         );
     }
-    let (processes, _) = machine::processes::holding(&[l.inode].into());
+    let (processes, _) = machine::processes::holding(&[l.inode].into(), &Groups::default());
     for p in processes.iter().take(4) {
         finding = finding.seen(
             format!("{}, process {}, state {}, {} threads stopped", p.name, p.pid, p.state, p.stopped_threads),
@@ -303,6 +397,43 @@ mod tests {
     const RULES: &str = "table inet lab { chain in { type filter hook input priority 0; tcp dport 82 drop; \
                          tcp dport 83 reject with icmpx type admin-prohibited; }; }";
 
+    #[test]
+    fn what_may_be_asked_for() {
+        let read = |text: &str| Asked::read(text).map(|a| (a.host, a.port, a.path, a.is_tls));
+        let is = |host: &str, port, path: &str, is_tls| Ok((host.to_owned(), port, path.to_owned(), is_tls));
+        assert_eq!(read("a:80"), is("a", 80, "/", false));
+        assert_eq!(read("http://a/x/y"), is("a", 80, "/x/y", false));
+        assert_eq!(read("https://a:8443/"), is("a", 8443, "/", true));
+        assert_eq!(read("https://[::1]"), is("::1", 443, "/", true));
+        assert_eq!(read("[::1]:81/x"), is("::1", 81, "/x", false));
+        for text in ["a", "a:b", "ftp://a:1", "a:99999", "a:1/\r\nx", ""] {
+            assert!(read(text).is_err(), "{text}");
+        }
+    }
+
+    /// An answer may come byte by byte, and with hints before it.
+    #[test]
+    fn answers_in_pieces() {
+        struct Pieces(std::vec::IntoIter<&'static [u8]>);
+        impl Read for Pieces {
+            fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
+                let Some(piece) = self.0.next() else { return Ok(0) };
+                into[..piece.len()].copy_from_slice(piece);
+                Ok(piece.len())
+            }
+        }
+        let status = |pieces: &[&'static [u8]]| {
+            let mut head = Head { began: Instant::now(), bytes: Vec::new(), took: None };
+            head.read(&mut Pieces(pieces.to_vec().into_iter())).unwrap();
+            final_status(&head.bytes)
+        };
+        assert_eq!(status(&[b"H", b"TTP/1.1 2", b"00 OK\r\n"]), Some(200));
+        assert_eq!(status(&[b"HTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n", b"HTTP/1.1 503 No\r\n\r\n"]), Some(503));
+        assert_eq!(status(&[b"HTTP/1.1 103 Early Hints\r\n\r\n"]), None);
+        assert_eq!(status(&[b"HTTP/1.1 101 Switching Protocols\r\n\r\n"]), Some(101));
+        assert_eq!(status(&[b"SSH-2.0", b"HTTP/1.1 200"]), None);
+    }
+
     /// Two hosts and a wire: what a closed port, a firewall that drops, one that rejects and an absent host look like from outside.
     #[test]
     fn another_host() {
@@ -323,7 +454,7 @@ mod tests {
             here.enter().unwrap();
             let look = |host: u8, port: u16| {
                 let address = SocketAddr::from(([10, 9, 0, host], port));
-                examine(address, &address.to_string(), true).remove(0)
+                examine(address, &Asked::read(&address.to_string()).unwrap(), true).remove(0)
             };
             let closed = look(2, 81);
             assert!(closed.id == "refused" && closed.cure[0].starts_with("on that host"), "{closed:?}");

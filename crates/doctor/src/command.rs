@@ -1,10 +1,11 @@
 //! The command `ironweir doctor`: from its arguments to its exit status.
 
-use crate::configuration::Configuration;
+use crate::configuration::{self, Configuration};
 use crate::facts::Facts;
 use crate::finding::{Finding, Weight};
 use crate::options::{DOCTOR, Options};
 use crate::{backend, exits, plan, ports, rules, sysctl, text};
+use api_client::terminal::lines;
 use serde_json::json;
 use std::io::Write;
 use std::path::Path;
@@ -30,7 +31,7 @@ pub(crate) fn finish(name: &str, result: Result<u8, String>) -> ExitCode {
     match result {
         Ok(code) => ExitCode::from(code),
         Err(text) => {
-            eprintln!("ironweir {name}: {text}");
+            eprintln!("ironweir {name}: {}", lines(&text));
             ExitCode::from(FAILED)
         }
     }
@@ -38,7 +39,13 @@ pub(crate) fn finish(name: &str, result: Result<u8, String>) -> ExitCode {
 
 /// Prints. A closed pipe ends nothing.
 pub(crate) fn print(text: &str) {
-    let _ = std::io::stdout().write_all(text.as_bytes());
+    let _ = is_printed(text);
+}
+
+/// Prints; false: nobody reads it any more.
+pub(crate) fn is_printed(text: &str) -> bool {
+    let mut out = std::io::stdout();
+    out.write_all(text.as_bytes()).and_then(|()| out.flush()).is_ok()
 }
 
 fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
@@ -69,7 +76,10 @@ fn look(o: &Options, file: Option<&Path>) -> Result<u8, String> {
             facts.configurations.extend(file.map(Configuration::load).transpose()?);
             facts
         }
-        None => Facts::read(o.duration("interval", PAUSE)?, file)?,
+        None => {
+            let apis = o.value("api").map_or_else(configuration::apis_of_running, |url| vec![url.to_owned()]);
+            Facts::read_with(o.duration("interval", PAUSE)?, file, &apis)?
+        }
     };
     if let Some(path) = o.value("record") {
         let mut text = serde_json::to_string_pretty(&facts).map_err(|e| e.to_string())?;

@@ -1,10 +1,15 @@
 //! What a configuration says of things that rules judge. It is read with `conf`, as the server reads it, so that includes, quotes and places
 //! are right; it does not have to be one that runs.
 
+mod apis;
+mod command;
+
+use crate::files::OnDisk;
+use command::{Command, Version};
 use conf::{Node, Tree, Word, value};
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
 
 /// nginx's `worker_connections` where nothing is said.
 pub const DEFAULT_CONNECTIONS: u64 = 512;
@@ -37,6 +42,9 @@ pub struct Configuration {
     /// Error logs.
     #[serde(default)]
     pub errors: Vec<String>,
+    /// Where its API is, of those that can be asked from here: `http://127.0.0.1:8080/api`.
+    #[serde(default)]
+    pub apis: Vec<String>,
     /// What is wrong with it, in nginx's words.
     pub problems: Vec<String>,
 }
@@ -46,12 +54,31 @@ pub struct Configuration {
 pub struct Listen {
     /// As it is written.
     pub address: String,
-    /// Its port; 0: a unix socket.
+    /// Its port, of a range the first; 0: a unix socket.
     pub port: u16,
+    /// The last one of a range; 0: there is none.
+    #[serde(default)]
+    pub last_port: u16,
+    /// Whether it takes datagrams (`udp`, `quic`).
+    #[serde(default)]
+    pub is_udp: bool,
     /// Its backlog, if one is said.
     pub backlog: Option<u64>,
     /// File and line.
     pub place: String,
+}
+
+impl Listen {
+    /// Its ports; none of a unix socket.
+    pub fn ports(&self) -> impl Iterator<Item = u16> + use<> {
+        let first = self.port;
+        (first..=self.last_port.max(first)).filter(|port| *port != 0)
+    }
+
+    /// Whether a port is one of them.
+    pub fn has(&self, port: u16) -> bool {
+        port != 0 && (self.port..=self.last_port.max(self.port)).contains(&port)
+    }
 }
 
 /// A log.
@@ -81,18 +108,28 @@ pub struct Proxy {
 }
 
 impl Configuration {
-    /// Reads a file and what it includes.
+    /// Reads a file and what it includes. Relative paths in it begin where those of the server that runs with it do, else in its own folder.
     ///
     /// # Errors
     /// If the file cannot be read.
     pub fn load(path: &Path) -> Result<Configuration, String> {
         let path = std::path::absolute(path).map_err(|e| format!("{}: {e}", path.display()))?;
-        std::fs::metadata(&path).map_err(|e| format!("{}: {e}", path.display()))?;
-        let prefix = path.parent().unwrap_or(Path::new("/"));
-        let (tree, mut problems) = conf::load(&conf::Disk, &path, prefix, b"");
+        let running = machine::processes::all().into_iter().filter(|(_, name)| is_server(name));
+        let found = running.filter_map(|(pid, name)| Command::of(pid, &name)).find(|c| c.file == path);
+        let own = path.parent().unwrap_or(Path::new("/")).to_owned();
+        Configuration::load_at(&path, found.as_ref().map_or(&own, |c| &c.prefix), found.as_ref())
+    }
+
+    fn load_at(path: &Path, prefix: &Path, running: Option<&Command>) -> Result<Configuration, String> {
+        std::fs::metadata(path).map_err(|e| format!("{}: {e}", path.display()))?;
+        // Includes are relative to the file's folder.
+        let (tree, mut problems) = conf::load(&OnDisk, path, path.parent().unwrap_or(Path::new("/")), b"");
         tree.sort(&mut problems);
-        let mut read = Configuration::of(&tree, prefix);
+        let mut read = Configuration::of(&tree, prefix, &running.map_or(Version::default(), |c| c.version));
         read.path = path.display().to_string();
+        if let Some(log) = running.map(|c| &c.error_log).filter(|_| read.errors.is_empty() && !has_error_log(&tree)) {
+            read.errors.push(log.display().to_string());
+        }
         read.problems = problems.iter().filter(|p| p.level.is_fatal()).map(|p| p.render_line(&tree.sources)).collect();
         for log in &mut read.logs {
             log.slow = slow_disk(Path::new(&log.path));
@@ -101,10 +138,11 @@ impl Configuration {
     }
 
     /// What a tree says.
-    fn of(tree: &Tree, prefix: &Path) -> Configuration {
+    fn of(tree: &Tree, prefix: &Path, version: &Version) -> Configuration {
         let mut walk = Walk { tree, prefix, found: Configuration::default(), groups: BTreeMap::new() };
         walk.groups(&tree.nodes);
-        walk.level(&tree.nodes, &Level { version: "1.1".into(), ..Level::default() });
+        walk.found.apis = apis::of(&tree.nodes);
+        walk.level(&tree.nodes, &Level { version: version.proxies_with().into(), ..Level::default() });
         walk.found
     }
 
@@ -208,18 +246,16 @@ impl Walk<'_> {
             let became = "the parameter is deprecated since nginx 1.25.1: http2 on;".to_owned();
             keep(&mut self.found.old, (written(node), became, place.clone()));
         }
-        let port = match address.strip_prefix("unix:") {
-            Some(_) => 0,
-            // Of a range of ports, the first.
+        let (port, last_port) = match address.strip_prefix("unix:") {
+            Some(_) => (0, 0),
             None => {
-                address.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']')).map_or_else(
-                    || address.parse().unwrap_or(80),
-                    |(_, p)| p.split('-').next().and_then(|p| p.parse().ok()).unwrap_or(80),
-                )
+                let after = address.rsplit_once(':').filter(|(host, _)| !host.contains(':') || host.ends_with(']'));
+                ports(after.map_or(address.as_str(), |(_, port)| port))
             }
         };
+        let is_udp = node.args.iter().any(|w| *w == "udp" || *w == "quic");
         let backlog = node.args.iter().find_map(|w| value::number(w.text.strip_prefix(b"backlog=")?));
-        keep(&mut self.found.listens, Listen { address, port, backlog, place });
+        keep(&mut self.found.listens, Listen { address, port, last_port, is_udp, backlog, place });
     }
 
     fn log(&mut self, node: &Node, place: String) {
@@ -240,6 +276,8 @@ impl Walk<'_> {
         let group = self.groups.get(host);
         let closes = if level.version == "1.0" {
             Some("proxy_http_version 1.0 closes each".to_owned())
+        } else if level.version.is_empty() {
+            Some("no proxy_http_version: 1.0 is the default of nginx before 1.29.7, and closes each".to_owned())
         } else if level.connection.as_deref().is_some_and(|c| c.eq_ignore_ascii_case("close")) {
             Some("proxy_set_header Connection close".to_owned())
         } else if group == Some(&Some(0)) {
@@ -251,6 +289,15 @@ impl Walk<'_> {
         };
         let is_group = group.is_some();
         keep(&mut self.found.proxies, Proxy { to, closes, is_group, place });
+    }
+}
+
+/// `80`, `8000-8009`; an address without a port has 80.
+fn ports(text: &str) -> (u16, u16) {
+    let (first, last) = text.split_once('-').unwrap_or((text, "0"));
+    match (first.parse(), last.parse()) {
+        (Ok(first), Ok(last)) => (first, last),
+        _ => (80, 0),
     }
 }
 
@@ -319,26 +366,30 @@ fn slow_disk(path: &Path) -> Option<String> {
     (rotates && !disk.to_string_lossy().contains("virtio")).then(|| "a rotating disk".to_owned())
 }
 
+/// Where the APIs of the Ironweirs that run are.
+pub(crate) fn apis_of_running() -> Vec<String> {
+    let servers = machine::processes::all().into_iter().filter(|(_, name)| name == "ironweir");
+    let commands: BTreeMap<PathBuf, Command> =
+        servers.filter_map(|(pid, name)| Command::of(pid, &name)).map(|c| (c.file.clone(), c)).collect();
+    let read = |c: &Command| Configuration::load_at(&c.file, &c.prefix, Some(c)).ok()?.apis.into_iter().next();
+    commands.values().filter_map(read).collect()
+}
+
+/// Whether an `error_log` stands at the top, which takes the place of the default one.
+fn has_error_log(tree: &Tree) -> bool {
+    tree.nodes.iter().any(|n| n.name == "error_log")
+}
+
+fn is_server(name: &str) -> bool {
+    ["nginx", "ironweir", "openresty", "angie", "freenginx"].contains(&name)
+}
+
 /// Configurations of the servers that run: the file that their command line names, or their own default.
 pub fn of_running(facts: &machine::Facts) -> Vec<Configuration> {
-    let mut paths = BTreeSet::new();
-    for p in facts.processes.iter().filter(|p| p.name == "nginx" || p.name == "ironweir") {
-        let Ok(line) = std::fs::read(format!("/proc/{}/cmdline", p.pid)) else { continue };
-        // A worker's is a title; its master's is "nginx: master process /usr/sbin/nginx -c FILE" with blanks, or words with zeros.
-        let words: Vec<String> = String::from_utf8_lossy(&line).split(['\0', ' ']).map(str::to_owned).collect();
-        if words.iter().any(|w| w == "worker") {
-            continue;
-        }
-        let named = words.iter().position(|w| w == "-c").and_then(|at| words.get(at + 1)).cloned();
-        let prefix = words
-            .iter()
-            .position(|w| w == "-p")
-            .and_then(|at| words.get(at + 1))
-            .cloned()
-            .unwrap_or("/etc/nginx".into());
-        paths.insert(Path::new(&prefix).join(named.unwrap_or("nginx.conf".into())));
-    }
-    paths.iter().filter_map(|path| Configuration::load(path).ok()).collect()
+    let servers = facts.processes.iter().filter(|p| is_server(&p.name));
+    let commands: BTreeMap<PathBuf, Command> =
+        servers.filter_map(|p| Command::of(p.pid, &p.name)).map(|c| (c.file.clone(), c)).collect();
+    commands.values().filter_map(|c| Configuration::load_at(&c.file, &c.prefix, Some(c)).ok()).collect()
 }
 
 #[cfg(test)]
@@ -347,7 +398,7 @@ mod tests {
 
     fn read(text: &str) -> Configuration {
         let (tree, _) = conf::parse(text.as_bytes());
-        Configuration::of(&tree, Path::new("/etc/nginx"))
+        Configuration::of(&tree, Path::new("/etc/nginx"), &Version::default())
     }
 
     #[test]
@@ -365,6 +416,12 @@ mod tests {
         );
         assert_eq!(c.worker_connections, Some((4096, "/nginx.conf:1".into())));
         assert_eq!(c.worker_rlimit_nofile.unwrap().0, 1024);
+        let ranged = read(
+            "stream { server { listen 127.0.0.1:8000-8003 udp; listen [::1]:90-92; listen 53 udp; } server { listen ::1; } }",
+        );
+        let ports: Vec<_> = ranged.listens.iter().map(|l| (l.ports().collect::<Vec<_>>(), l.is_udp)).collect();
+        assert_eq!(ports[..3], [(vec![8000, 8001, 8002, 8003], true), (vec![90, 91, 92], false), (vec![53], true)]);
+        assert!(ranged.listens[0].has(8003) && !ranged.listens[0].has(8004) && !ranged.listens[0].has(0));
         let listens: Vec<_> = c.listens.iter().map(|l| (l.port, l.backlog)).collect();
         assert_eq!(listens, [(8080, Some(16)), (443, None), (0, None)]);
         assert_eq!((c.logs.len(), c.logs[0].path.as_str(), c.logs[0].is_buffered), (1, "/etc/nginx/logs/a.log", true));
@@ -373,5 +430,20 @@ mod tests {
         let old: Vec<&str> = c.old.iter().map(|o| o.0.as_str()).collect();
         assert_eq!(old, ["listen 443 ssl http2", "ssl_protocols TLSv1 TLSv1.2"]);
         assert!(c.is_proxy && c.proxies[0].place == "/nginx.conf:5");
+    }
+
+    /// nginx proxied with HTTP/1.0 where nothing was said, until 1.29.7.
+    #[test]
+    fn the_default_of_old_servers_closes() {
+        let text = "http { upstream a { server b; keepalive 8; } server { location / { proxy_pass http://a; }
+                    location /b { proxy_http_version 1.1; proxy_pass http://a; } } }";
+        let closes = |version: Version| -> Vec<bool> {
+            let (tree, _) = conf::parse(text.as_bytes());
+            let c = Configuration::of(&tree, Path::new("/etc/nginx"), &version);
+            c.proxies.iter().map(|p| p.closes.is_some()).collect()
+        };
+        assert_eq!(closes(Version::default()), [false, false]);
+        assert_eq!(closes(Version(Some((1, 22, 1)))), [true, false]);
+        assert_eq!(closes(Version(Some((1, 29, 7)))), [false, false]);
     }
 }

@@ -1,8 +1,8 @@
 //! Telling lines of error logs, as facts: what was said, how often, and how long ago. From: the logs that configurations name. To: `rules`.
 
+use crate::files;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
-use std::fs::File;
 use std::io::{Read, Seek, SeekFrom};
 
 /// Of a log, its end is read.
@@ -48,13 +48,9 @@ pub(crate) fn telling(logs: &[String]) -> Vec<Told> {
 
 /// The end of a file.
 pub(crate) fn tail(path: &str, most: u64) -> std::io::Result<String> {
-    let mut file = File::open(path)?;
-    let metadata = file.metadata()?;
-    if !metadata.is_file() {
-        // A pipe would be waited for, a terminal has no end.
-        return Err(std::io::Error::other("not a file"));
-    }
-    file.seek(SeekFrom::Start(metadata.len().saturating_sub(most)))?;
+    let mut file = files::regular(path.as_ref())?;
+    let length = file.metadata()?.len();
+    file.seek(SeekFrom::Start(length.saturating_sub(most)))?;
     let mut bytes = Vec::new();
     file.take(most).read_to_end(&mut bytes)?;
     Ok(String::from_utf8_lossy(&bytes).into_owned())

@@ -193,7 +193,11 @@ fn segfaults(m: &machine::Facts, resolve: &Resolve<'_>) -> Vec<Finding> {
     m.kernel_log.iter().filter_map(each).collect()
 }
 
-/// Workers of one master that are much younger than their eldest sibling: a reload replaces all of them, a death one.
+/// Masters that start and end workers as load comes and goes: there a younger one means nothing.
+const DYNAMIC: &[&str] = &["php-fpm", "apache2", "httpd", "uwsgi", "gunicorn"];
+
+/// Workers of one master that are much younger than their eldest sibling: a reload replaces all of them, a death one. A master holds the socket
+/// that its workers take connections from; whoever else started two programs (a shell, a supervisor) does not.
 fn replaced(processes: &[Process]) -> Vec<Finding> {
     let began = |pid: u32| -> Option<u64> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -205,7 +209,13 @@ fn replaced(processes: &[Process]) -> Vec<Finding> {
 
 fn younger(processes: &[(&Process, u64)]) -> Vec<Finding> {
     let each = |(p, began): &(&Process, u64)| {
-        let siblings = processes.iter().filter(|(s, _)| s.parent == p.parent && s.name == p.name);
+        let shares = |other: &Process| p.listens.iter().any(|inode| other.listens.contains(inode));
+        if DYNAMIC.iter().any(|name| p.name.starts_with(name))
+            || !processes.iter().any(|(m, _)| m.pid == p.parent && shares(m))
+        {
+            return None;
+        }
+        let siblings = processes.iter().filter(|(s, _)| s.parent == p.parent && s.name == p.name && shares(s));
         let eldest = siblings.min_by_key(|(_, b)| *b)?;
         // Children of init are no siblings.
         if p.parent <= 1 || began.saturating_sub(eldest.1) < LATER {
@@ -310,9 +320,21 @@ mod tests {
 
     #[test]
     fn a_worker_that_is_younger() {
-        let p = |pid, parent| Process { pid, parent, name: "nginx".into(), ..Process::default() };
-        let (a, b, c, alone) = (p(11, 10), p(12, 10), p(40, 10), p(50, 1));
-        assert_eq!(younger(&[(&a, 100), (&b, 101), (&c, 100_000), (&alone, 900_000)]).len(), 1);
-        assert_eq!(younger(&[(&a, 100), (&b, 101)]), []);
+        let named = |name: &str, pid, parent, inode| Process {
+            pid,
+            parent,
+            name: name.into(),
+            listens: vec![inode],
+            ..Process::default()
+        };
+        let p = |pid, parent| named("nginx", pid, parent, 7);
+        let (master, a, b, c, alone) = (p(10, 1), p(11, 10), p(12, 10), p(40, 10), p(50, 1));
+        assert_eq!(younger(&[(&master, 90), (&a, 100), (&b, 101), (&c, 100_000), (&alone, 900_000)]).len(), 1);
+        assert_eq!(younger(&[(&master, 90), (&a, 100), (&b, 101)]), []);
+        let (one, other) = (named("python3", 60, 55, 8), named("python3", 61, 55, 9));
+        assert_eq!(younger(&[(&one, 100), (&other, 100_000)]), [], "two programs of one shell");
+        let pool = |pid, parent| named("php-fpm8.2", pid, parent, 9);
+        let (manager, first, later) = (pool(70, 1), pool(71, 70), pool(72, 70));
+        assert_eq!(younger(&[(&manager, 90), (&first, 100), (&later, 100_000)]), [], "a pool that grows");
     }
 }

@@ -2,7 +2,7 @@
 //! when it says nothing for too long. From: `redline`, `tune`. Each side knows what is put back, this file does not.
 //!
 //! ```text
-//! command ──the order (a line of JSON), then "alive" now and then──> guard ── end of the pipe, or silence ──> puts back
+//! command ──the order (a line of JSON), then notes now and then──> guard ── end of the pipe, or silence ──> puts back
 //! ```
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -39,9 +39,10 @@ impl Guard {
         pipe.write_all(format!("{line}\n").as_bytes()).map_err(gone)
     }
 
-    /// A sign of life. An error: it has heard none for too long, and all is as it was.
-    pub(crate) fn alive(&mut self) -> Result<(), String> {
-        self.tell("alive")
+    /// A sign of life, with what is about to be changed. An error: it is gone. If it had heard nothing for too long, all is as it was; if it was
+    /// killed, the command has to put everything back itself.
+    pub(crate) fn alive(&mut self, note: &Value) -> Result<(), String> {
+        self.tell(&note.to_string())
     }
 
     /// Has it put everything back, and waits for that.
@@ -49,27 +50,44 @@ impl Guard {
         drop(self.0.stdin.take());
         match self.0.wait() {
             Ok(status) if status.success() => Ok(()),
-            other => Err(format!("not everything could be put back ({other:?}): the lines above say what")),
+            Ok(status) => Err(format!("the process that puts everything back has ended ({status})")),
+            Err(e) => Err(format!("the process that puts everything back cannot be waited for ({e})")),
         }
     }
 }
 
+/// What the guard knows when it is time.
+pub(crate) struct Ended {
+    /// The order.
+    pub(crate) order: Value,
+    /// The last notes, oldest first.
+    pub(crate) notes: Vec<Value>,
+}
+
+/// Notes that are kept: the last one may not have been followed yet.
+const KEPT_NOTES: usize = 2;
+
 /// On the guard's side: gives the order once it is time to follow it.
-pub(crate) fn wait_for_the_end() -> Result<Value, String> {
+pub(crate) fn wait_for_the_end() -> Result<Ended, String> {
     let stdin = std::io::stdin();
     let mut input = BufReader::new(stdin.lock());
     let mut line = String::new();
     (&mut input).take(MOST_BYTES).read_line(&mut line).map_err(|e| e.to_string())?;
     let mut told: Value = serde_json::from_str(&line).map_err(|e| format!("nothing to put back ({e})"))?;
     let patience = Duration::from_millis(told["patience_ms"].as_u64().unwrap_or(0));
+    let mut notes = Vec::new();
     while is_heard(&input, patience) {
         line.clear();
         // Nothing to read is the end of whoever wrote.
         if (&mut input).take(MOST_BYTES).read_line(&mut line).unwrap_or(0) == 0 {
             break;
         }
+        if let Ok(note) = serde_json::from_str(&line) {
+            notes.push(note);
+            notes.drain(..notes.len().saturating_sub(KEPT_NOTES));
+        }
     }
-    Ok(told["order"].take())
+    Ok(Ended { order: told["order"].take(), notes })
 }
 
 fn is_heard(input: &BufReader<StdinLock<'_>>, patience: Duration) -> bool {

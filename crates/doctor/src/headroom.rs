@@ -78,7 +78,50 @@ fn resources(facts: &Facts) -> Vec<Resource> {
             evidence,
         });
     }
+    found.extend(connections(s));
+    found.extend(descriptors(facts, s));
+    found.extend(local_ports(facts, s));
     found
+}
+
+/// Fewer in use say nothing of how they grow with the rate: a server has some that are there for hours.
+const FEWEST: u64 = 64;
+
+/// Idle connections make room for new ones; those with a request do not.
+fn connections(s: &Serving) -> Option<Resource> {
+    let (used, limit) = (s.active, s.connections.1);
+    if limit == 0 || used < FEWEST {
+        return None;
+    }
+    let evidence = format!("{} of {}", number(used), number(limit));
+    Some(Resource { name: "worker_connections".to_owned(), used: used as f64 / limit as f64, evidence })
+}
+
+/// The same for descriptors: what idle connections have can be had.
+fn descriptors(facts: &Facts, s: &Serving) -> Option<Resource> {
+    let p = facts.machine.processes.iter().find(|p| p.pid == s.pid)?;
+    let (all, limit) = (p.descriptors?, p.descriptor_limit?);
+    let used = all.saturating_sub(s.connections.0.saturating_sub(s.active));
+    if limit == 0 || used < FEWEST {
+        return None;
+    }
+    let evidence = format!("{} of {}", number(used), number(limit));
+    Some(Resource {
+        name: "the descriptors of the worker process".to_owned(),
+        used: used as f64 / limit as f64,
+        evidence,
+    })
+}
+
+/// Ports of connections to a peer, with those in TIME_WAIT: a minute of connections that were closed.
+fn local_ports(facts: &Facts, s: &Serving) -> Option<Resource> {
+    let (.., count) = crate::rules::ports::range(facts).filter(|(.., count)| *count > 0)?;
+    let is_peer = |to: &str| s.peers.iter().any(|p| p.server == to);
+    let all = facts.machine.sockets.destinations.iter().filter(|d| d.total >= FEWEST && is_peer(&d.to));
+    let d = all.max_by_key(|d| d.total)?;
+    let evidence = format!("{} of {}, {} of them in TIME_WAIT", number(d.total), number(count), number(d.time_wait));
+    let name = format!("the local ports for connections to {}", d.to);
+    Some(Resource { name, used: d.total as f64 / count as f64, evidence })
 }
 
 /// The threads' own time, and that of the CPUs that they may run on, of which others have their part.
@@ -179,6 +222,47 @@ mod tests {
             (taken.then.name.as_str(), taken.more.round()),
             ("the CPUs that worker threads are bound to", 1_000.0)
         );
+    }
+
+    #[test]
+    fn what_connections_take_ends_too() {
+        let with = |change: &dyn Fn(&mut Facts)| {
+            let mut facts = facts(0.25);
+            change(&mut facts);
+            let found = headroom(&facts).unwrap();
+            (found.then.name, found.more.round(), found.then.evidence)
+        };
+        let connections = |f: &mut Facts| {
+            let s = f.serving.as_mut().unwrap();
+            (s.connections, s.active) = ((900, 1_000), 500);
+        };
+        assert_eq!(with(&connections), ("worker_connections".into(), 1_000.0, "500 of 1,000".into()));
+        let descriptors = |f: &mut Facts| {
+            let s = f.serving.as_mut().unwrap();
+            (s.pid, s.connections, s.active) = (7, (400, 100_000), 100);
+            let process = machine::processes::Process {
+                pid: 7,
+                descriptors: Some(1_100),
+                descriptor_limit: Some(1_000),
+                ..Default::default()
+            };
+            f.machine.processes = vec![process];
+        };
+        assert_eq!(with(&descriptors).0, "the descriptors of the worker process");
+        let ports = |f: &mut Facts| {
+            f.machine.settings.insert("net.ipv4.ip_local_port_range".into(), "10000 10999".into());
+            f.serving.as_mut().unwrap().peers = vec![Peer { server: "10.0.0.1:80".into(), ..Peer::default() }];
+            let d = machine::sockets::Destination {
+                to: "10.0.0.1:80".into(),
+                total: 500,
+                time_wait: 490,
+                ..Default::default()
+            };
+            f.machine.sockets.destinations = vec![d];
+        };
+        let (name, more, evidence) = with(&ports);
+        assert_eq!(name, "the local ports for connections to 10.0.0.1:80");
+        assert_eq!((more, evidence.as_str()), (1_000.0, "500 of 1,000, 490 of them in TIME_WAIT"));
     }
 
     #[test]

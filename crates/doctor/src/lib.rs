@@ -10,6 +10,7 @@ pub mod configuration;
 pub mod error_log;
 mod exits;
 pub mod facts;
+mod files;
 pub mod finding;
 mod guard;
 pub mod headroom;
@@ -28,6 +29,7 @@ pub mod sysctl;
 pub mod text;
 pub mod trial;
 pub mod tune;
+mod whose;
 pub mod why;
 
 /// Runs one of this crate's commands: `doctor`, `why`, `redline`, `tune`, `nic`, `lab`. `arguments` are those behind its name.

@@ -1,6 +1,6 @@
 //! `ironweir nic`: rates of interfaces, line by line.
 
-use crate::command::{finish, print};
+use crate::command::{finish, is_printed, print};
 use crate::options::{NIC, Options};
 use crate::text::number;
 use machine::links::{self, Link, LinkCounts};
@@ -41,7 +41,12 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
         for link in now.iter().filter(|l| o.words.is_empty() || o.words.contains(&l.name)) {
             let Some(old) = before.iter().find(|b| b.name == link.name) else { continue };
             let counts = link.counts.since(&old.counts);
-            print(&if o.has("json") { object(link, &counts, seconds) } else { line(link, &counts, seconds, in_bytes) });
+            let text =
+                if o.has("json") { object(link, &counts, seconds) } else { line(link, &counts, seconds, in_bytes) };
+            if !is_printed(&text) {
+                // A pipe whose reader has seen enough.
+                return Ok(0);
+            }
         }
         before = now;
     }

@@ -32,6 +32,9 @@ pub(crate) struct Options {
     values: Vec<(&'static str, String)>,
 }
 
+/// Seconds that may be asked for: a week is a canary's longest.
+const LONGEST_S: f64 = 604_800.0;
+
 impl Options {
     /// An option's value; an option without one has an empty one.
     pub(crate) fn value(&self, name: &str) -> Option<&str> {
@@ -50,14 +53,16 @@ impl Options {
             "ms" => 0.001,
             "" | "s" => 1.0,
             "m" => 60.0,
-            _ => return Err(format!("--{name} {text}: not a time (500ms, 2s, 1m)")),
+            "h" => 3_600.0,
+            "d" => 86_400.0,
+            _ => return Err(format!("--{name} {text}: not a time (500ms, 2s, 1m, 2h)")),
         };
-        let number: f64 = digits.parse().map_err(|_| format!("--{name} {text}: not a time (500ms, 2s, 1m)"))?;
+        let number: f64 = digits.parse().map_err(|_| format!("--{name} {text}: not a time (500ms, 2s, 1m, 2h)"))?;
         let seconds = number * unit;
-        if (0.0..=3_600.0).contains(&seconds) {
+        if (0.0..=LONGEST_S).contains(&seconds) {
             Ok(Duration::from_secs_f64(seconds))
         } else {
-            Err(format!("--{name} {text}: at most an hour"))
+            Err(format!("--{name} {text}: at most a week"))
         }
     }
 
@@ -169,6 +174,16 @@ pub(crate) const DOCTOR: Command = Command {
             "ironweir doctor sysctl FILE",
             "sorts kernel settings into what applies, is a no-op, was removed, is dangerous or garbled",
         ),
+        (
+            "ironweir doctor backend HOST:PORT | URL",
+            "the runbook for a sick backend: does it listen, does a firewall drop or reject, what does HTTP say, is it slow because of load",
+        ),
+        ("ironweir doctor ports [FILE.conf]", "who listens where, and who holds a port that a service needs"),
+        ("ironweir doctor exits [ERROR_LOG...]", "workers that died: of what, in which function, and where cores lie"),
+        (
+            "ironweir doctor plan TIER=NODES[xRATE][/SHARE]...",
+            "what a cluster carries, and the tier that binds, from what one node of each tier carries",
+        ),
     ],
     what: "Says what is wrong with this machine and its servers, by which numbers, and what cures it. Changes nothing.",
     options: &[
@@ -176,6 +191,7 @@ pub(crate) const DOCTOR: Command = Command {
         row("interval", Some("T"), "Between the two looks at what moves. Default: 1s."),
         row("record", Some("FILE"), "Writes what was seen; - is the standard output, and nothing else is printed."),
         row("facts", Some("FILE"), "Judges what --record wrote, instead of this machine."),
+        row("api", Some("URL"), "An Ironweir to ask as well. Default: those that run here, by their configurations."),
         row("rate", Some("N"), "plan: requests a second that are wanted."),
         row(
             "write",
@@ -189,6 +205,15 @@ pub(crate) const DOCTOR: Command = Command {
         (
             "ironweir doctor --record seen.json; ironweir doctor --facts seen.json",
             "on one machine, and judged on another",
+        ),
+        ("ironweir doctor sysctl blog.conf --write 90-own.conf", "a list from a blog, and what is left of it"),
+        ("ironweir doctor backend 10.0.0.7:8080", "why does this one answer with 502"),
+        ("ironweir doctor backend https://app.example/health", "the same over TLS, for one path"),
+        ("ironweir doctor ports /etc/nginx/nginx.conf", "who has the port that this one cannot bind"),
+        ("ironweir doctor exits", "what the error log, the kernel and the ages of workers say"),
+        (
+            "ironweir doctor plan balancer=1 application=4x2500 database=20x140/0.5",
+            "half of the requests ask the database",
         ),
     ],
     statuses: "0 nothing is wrong (notes do not count), 1 could not look, 3 a warning, 4 something critical.",
@@ -223,7 +248,7 @@ pub(crate) const REDLINE: Command = Command {
         ("ironweir redline --upstream NAME --manual", "only watches, while you take servers away"),
     ],
     what: "Gives one server of an upstream more and more of the live traffic, by weights over the API (api write=on), until its answers fail or take \
-           longer, and closes in on the place where that begins. The weights are restored whatever happens, also when this command is killed. \
+           longer, or, where it runs on this machine, its accept queue fills or its CPU time ends, and closes in on the place where that begins. The weights are restored whatever happens, also when this command is killed. \
            Requests that fail there should have somewhere else to go: proxy_next_upstream error timeout http_502 http_503 http_504.",
     options: &[
         row("upstream", Some("NAME"), "The group; it needs a zone."),

@@ -5,6 +5,7 @@ use crate::facts::Facts;
 use crate::finding::Finding;
 use crate::options::Options;
 use crate::rules;
+use api_client::terminal::plain;
 use std::fmt::Write;
 use std::path::Path;
 
@@ -33,13 +34,14 @@ fn table(facts: &Facts) -> String {
             .processes
             .iter()
             .filter(|p| p.listens.contains(&inode))
-            .map(|p| format!("{} {}", p.name, p.pid))
+            .map(|p| format!("{} {}", plain(&p.name), p.pid))
             .collect();
         let more = holders.len().saturating_sub(3);
         holders.truncate(3);
         if more > 0 {
             holders.push(format!("and {more} more"));
         }
+        let address = plain(address);
         let _ = writeln!(out, "{kind:<5} {address:<32} {queue:>12}  {}", holders.join(", "));
     };
     row("", "address", "queue".to_owned(), 0);

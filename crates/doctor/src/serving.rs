@@ -24,6 +24,9 @@ pub struct Serving {
     pub accepted: f64,
     /// Connections now, and how many there may be (`worker_connections` of all workers); 0: not known.
     pub connections: (u64, u64),
+    /// Of those, the ones with a request; others can make room for new ones.
+    #[serde(default)]
+    pub active: u64,
     /// TLS handshakes with clients.
     pub handshakes: f64,
     /// Worker threads.
@@ -194,6 +197,7 @@ impl Serving {
                 number(connections.now, "/active") + number(connections.now, "/idle"),
                 number(connections.now, "/limit"),
             ),
+            active: number(connections.now, "/active"),
             handshakes: of("ssl").rate("/handshakes"),
             threads: threads(of("ironweir/threads")),
             timed,

@@ -1,6 +1,7 @@
-//! Findings for people. Pure.
+//! Findings for people. Names of processes and lines of logs are what others wrote: they are shown so that they do not steer a terminal. Pure.
 
 use crate::finding::Finding;
+use api_client::terminal::plain;
 use std::fmt::Write;
 
 /// Columns of a line.
@@ -12,7 +13,7 @@ const INDENT: usize = 13;
 pub fn report(findings: &[Finding], missing: &[String]) -> String {
     let mut out = String::new();
     for f in findings {
-        let _ = writeln!(out, "{:<10} {}", f.weight.name(), f.what);
+        let _ = writeln!(out, "{:<10} {}", f.weight.name(), plain(&f.what));
         for e in &f.evidence {
             part(&mut out, "seen", &format!("{} ({})", e.what, e.from));
         }
@@ -27,7 +28,7 @@ pub fn report(findings: &[Finding], missing: &[String]) -> String {
         out.push_str("Nothing is wrong.\n");
     }
     for what in missing {
-        let _ = writeln!(out, "not seen: {what}");
+        let _ = writeln!(out, "not seen: {}", plain(what));
     }
     out
 }
@@ -39,7 +40,7 @@ fn part(out: &mut String, name: &str, text: &str) {
     }
     let _ = write!(out, "  {name:<w$}", w = INDENT - 2);
     let mut column = INDENT;
-    for (number, word) in text.split(' ').enumerate() {
+    for (number, word) in plain(text).split(' ').enumerate() {
         let length = word.chars().count() + usize::from(number > 0);
         if number > 0 && column + length > WIDTH {
             let _ = write!(out, "\n{:INDENT$}", "");
@@ -104,6 +105,13 @@ mod tests {
         assert!(text.starts_with("warning    Too much.\n  seen       1 of 2 (sock_diag)\n  why        w w"), "{text}");
         assert!(text.contains("\n  cure       do it\n  sure       certain [x]\n\nnot seen: the log\n"), "{text}");
         assert!(text.lines().all(|l| l.len() <= WIDTH));
+        let steering =
+            Finding::new("x", Weight::Note, "x\u{1b}]0;y\u{7}\nnote ").seen("a\r\nb", "\u{9b}2J").cure("\u{202e}");
+        let shown = report(&[steering], &["\u{1b}c".into()]);
+        assert!(
+            shown.chars().all(|c| c == '\n' || !c.is_control() && c != '\u{202e}') && shown.lines().count() == 6,
+            "{shown}"
+        );
         assert_eq!(
             (number(1_234_567), number(12), bytes(1536), bytes(700)),
             ("1,234,567".into(), "12".into(), "1.5 kB".into(), "700 B".into())

@@ -1,17 +1,20 @@
 //! `ironweir why`: what is in the way now, in one sentence with its evidence, and how much more the server could carry.
 
 use crate::command::{PAUSE, finish, print};
-use crate::facts::Facts;
+use crate::facts::{Facts, PATIENCE};
 use crate::finding::{Finding, Weight};
 use crate::headroom::{Headroom, headroom};
 use crate::options::{Options, WHY};
 use crate::serving::{Ask, Look, Serving};
 use crate::text::{self, microseconds, number};
+use crate::whose;
 use crate::{command, rules};
+use api_client::terminal::plain;
 use api_client::{Client, Failure, Trust, URL};
+use machine::cgroup::Groups;
 use machine::counters::Moving;
-use machine::processes::Process;
 use serde::Serialize;
+use serde_json::Value;
 use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
@@ -29,6 +32,57 @@ pub struct Answer {
     pub headroom: Option<Headroom>,
     /// What a request waits for, microseconds on average, in the order of its life.
     pub parts_us: Vec<(String, f64)>,
+    /// What the machine's interfaces carry.
+    pub interfaces: Vec<Interface>,
+}
+
+/// An interface that is up, a second.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Interface {
+    /// Its name.
+    pub name: String,
+    /// Bits received and sent.
+    pub rx_bits: f64,
+    /// See `rx_bits`.
+    pub tx_bits: f64,
+    /// Packets received and sent.
+    pub rx_packets: f64,
+    /// See `rx_packets`.
+    pub tx_packets: f64,
+    /// Packets that were dropped, either way.
+    pub drops: f64,
+    /// Packets that were wrong, either way.
+    pub errors: f64,
+    /// Bits a second that it can carry, where that is known.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub speed: Option<u64>,
+}
+
+/// Interfaces that are told: a host of containers has thousands.
+const MOST_INTERFACES: usize = 32;
+
+/// Those that are up and are not the loopback, the busiest first.
+fn interfaces(m: &machine::Facts) -> Vec<Interface> {
+    let seconds = m.seconds.max(1e-3);
+    let each = |now: &machine::links::Link| {
+        let before = m.before.links.iter().find(|b| b.name == now.name)?;
+        let c = now.counts.since(&before.counts);
+        let rate = |n: u64| n as f64 / seconds;
+        Some(Interface {
+            name: now.name.clone(),
+            rx_bits: rate(c.rx_bytes) * 8.0,
+            tx_bits: rate(c.tx_bytes) * 8.0,
+            rx_packets: rate(c.rx_packets),
+            tx_packets: rate(c.tx_packets),
+            drops: rate(c.rx_dropped + c.tx_dropped + c.rx_missed),
+            errors: rate(c.rx_errors + c.tx_errors),
+            speed: now.speed,
+        })
+    };
+    let mut all: Vec<Interface> = m.now.links.iter().filter(|l| l.is_up && !l.is_loopback).filter_map(each).collect();
+    all.sort_by(|a, b| (b.rx_bits + b.tx_bits).total_cmp(&(a.rx_bits + a.tx_bits)));
+    all.truncate(MOST_INTERFACES);
+    all
 }
 
 /// The order of a request's life.
@@ -74,9 +128,10 @@ pub fn judge(facts: &Facts) -> Answer {
         match headroom.as_ref().filter(|h| finding.is_none() && h.more >= 1.0) {
             Some(h) => {
                 let more = number(round(h.more));
+                let part = h.more / (h.rate + h.more) * 100.0;
                 let _ = write!(
                     sentence,
-                    " and could answer about {more} more; then {} end{}.",
+                    " and could answer about {more} more ({part:.0} % of what it could in all); then {} end{}.",
                     h.then.name,
                     plural(&h.then.name)
                 );
@@ -85,11 +140,13 @@ pub fn judge(facts: &Facts) -> Answer {
         }
     }
     let parts = facts.serving.iter().flat_map(|s| ORDER.map(|name| (name.to_owned(), s.part_us(name))));
-    Answer { sentence, finding, others: findings.collect(), headroom, parts_us: parts.collect() }
+    let interfaces = interfaces(&facts.machine);
+    Answer { sentence, finding, others: findings.collect(), headroom, parts_us: parts.collect(), interfaces }
 }
 
 fn plural(name: &str) -> &'static str {
-    if name.starts_with("all ") { "" } else { "s" }
+    let is_many = ["all ", "the CPUs ", "the local ports ", "the descriptors ", "worker_connections"];
+    if is_many.iter().any(|n| name.starts_with(n)) { "" } else { "s" }
 }
 
 /// Two digits are all that an estimate has.
@@ -102,40 +159,41 @@ fn round(n: f64) -> u64 {
 const SHORT_BACKLOG: usize = 1;
 
 /// What causes others comes before what follows from it: a stopped thread fills queues, a full queue makes clients slow.
+const CAUSES: [&[&str]; 6] = [
+    &["server-stopped", "thread-stuck", "memory", "tcp-memory", "file-max", "descriptors", "conntrack-full"],
+    &["local-ports-used-up", "port-taken", "cpu-limit", "log-write", "disk", "interface-full"],
+    &["one-cpu", "syn-queue-full"],
+    &[
+        "workers-starved",
+        "handshakes",
+        "workers-cpu",
+        "peers-out",
+        "upstream-queue",
+        "upstream-slow",
+        "upstream-connect",
+        "held-here",
+        "connections-limit",
+    ],
+    &[
+        "accept-queue-full",
+        "accept-queue-overflowed",
+        "unix-queue-full",
+        "loss",
+        "interface-drops",
+        "backlog-drops",
+        "budget",
+    ],
+    &["errors", "cpu", "clients-take-slowly", "clients-send-slowly"],
+];
+
 fn rank(id: &str) -> usize {
-    const CAUSES: [&[&str]; 6] = [
-        &["server-stopped", "thread-stuck", "memory", "tcp-memory", "file-max", "descriptors", "conntrack-full"],
-        &["local-ports-used-up", "port-taken", "cpu-limit", "log-write", "disk", "interface-full"],
-        &["one-cpu", "syn-queue-full"],
-        &[
-            "workers-starved",
-            "handshakes",
-            "workers-cpu",
-            "peers-out",
-            "upstream-queue",
-            "upstream-slow",
-            "upstream-connect",
-            "held-here",
-            "connections-limit",
-        ],
-        &[
-            "accept-queue-full",
-            "accept-queue-overflowed",
-            "unix-queue-full",
-            "loss",
-            "interface-drops",
-            "backlog-drops",
-            "budget",
-        ],
-        &["errors", "cpu", "clients-take-slowly", "clients-send-slowly"],
-    ];
     CAUSES.iter().position(|ids| ids.contains(&id)).unwrap_or(CAUSES.len())
 }
 
 /// Asked again and again from within a server, of itself: each answer is about the time since the one before.
 #[derive(Default)]
 pub struct Watch {
-    last: Option<(Instant, Moving, Look)>,
+    last: Option<(Instant, Moving, Groups, Look)>,
     answer: Option<(Answer, f64)>,
 }
 
@@ -152,18 +210,21 @@ impl Watch {
             return Ok(self.answer.clone());
         }
         let look = Look::take(ask)?;
-        if let Some((began, moving, before)) = self.last.take() {
+        if let Some((began, moving, groups, before)) = self.last.take() {
             let serving = Serving::between(&before, &look);
-            let mut machine = machine::Facts::since(moving, began);
-            machine.processes.extend(Process::read(serving.pid, Vec::new()));
-            let seconds = machine.seconds;
-            let facts = Facts { machine, serving: Some(serving), ..Facts::default() };
+            let machine = machine::Facts::since(moving, &groups, began);
+            let (seconds, pid) = (machine.seconds, serving.pid);
+            let mut facts = Facts { machine, serving: Some(serving), ..Facts::default() };
+            whose::add_process(&mut facts, pid, &groups);
+            whose::only_the_servers(&mut facts);
             self.answer = Some((judge(&facts), seconds));
         }
-        self.last = Some((Instant::now(), Moving::read(), look));
+        self.last = Some((Instant::now(), Moving::read(), Groups::of(std::process::id()), look));
         Ok(self.answer.clone())
     }
 }
+
+mod elsewhere;
 
 /// Runs the command. `arguments` are those behind `why`.
 pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode {
@@ -178,22 +239,54 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
     if let Some(word) = o.words.first() {
         return Err(format!("{word}: is it --api {word} that is meant?"));
     }
-    let facts = read(o.value("api").unwrap_or(URL), o.duration("interval", PAUSE)?)?;
-    let answer = judge(&facts);
+    let url = o.value("api").unwrap_or(URL);
+    let (value, page, finding) = match read(url, o.duration("interval", PAUSE)?)? {
+        Seen::Here(facts) => {
+            let answer = judge(&facts);
+            let value = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
+            (value, shown(&answer, &facts.machine.missing), answer.finding)
+        }
+        Seen::Elsewhere(said) => {
+            let answer = elsewhere::answer(&said)?;
+            // The same as of a server here, with what only its own machine knows.
+            let mut value = serde_json::to_value(&answer).map_err(|e| e.to_string())?;
+            value["elsewhere"] = Value::Bool(true);
+            value["seconds"] = said["seconds"].clone();
+            value["interfaces"] = said["interfaces"].clone();
+            let missing = ["the machine on which the server runs, but by what it says of it itself".to_owned()];
+            (value, shown(&answer, &missing), answer.finding)
+        }
+    };
     if o.has("json") {
-        print(&(serde_json::to_string_pretty(&answer).map_err(|e| e.to_string())? + "\n"));
+        print(&(serde_json::to_string_pretty(&value).map_err(|e| e.to_string())? + "\n"));
     } else {
-        print(&shown(&answer, &facts.machine.missing));
+        print(&page);
     }
-    Ok(command::status(answer.finding.as_slice()))
+    Ok(command::status(finding.as_slice()))
 }
 
-/// This machine, the server that an API belongs to, and its configuration where that can be found.
-fn read(url: &str, pause: Duration) -> Result<Facts, String> {
+/// Who is asked of what.
+enum Seen {
+    /// The server runs here.
+    Here(Box<Facts>),
+    /// It runs elsewhere, and has answered for itself and its machine (`/ironweir/why`).
+    Elsewhere(Value),
+}
+
+/// This machine, the server that an API belongs to, and its configuration where that can be found; of a server on another machine, what it says.
+fn read(url: &str, pause: Duration) -> Result<Seen, String> {
+    let pause = pause.max(Duration::from_millis(100));
     let client = Client::new(url, &Trust::System, None)?.with_patience(PATIENCE);
+    let addresses = client.addresses();
+    if !addresses.iter().any(|a| machine::own::is_local(a.ip())) {
+        return elsewhere::ask(&client, pause).map(Seen::Elsewhere);
+    }
     let before = Look::over(&client);
-    let mut facts = Facts::read(pause.max(Duration::from_millis(100)), None)?;
+    let mut facts = Facts::read(pause, None)?;
     match before.and_then(|before| Ok(Serving::between(&before, &Look::over(&client)?))) {
+        Ok(serving) if !whose::is_here(&facts, &addresses, serving.pid) => {
+            return elsewhere::ask(&client, pause).map(Seen::Elsewhere);
+        }
         Ok(serving) => facts.serving = Some(serving),
         // A server that has a fault may not be able to say so; the machine tells of it all the same.
         Err(Failure::Silent(text)) => {
@@ -201,18 +294,16 @@ fn read(url: &str, pause: Duration) -> Result<Facts, String> {
         }
         Err(Failure::Other(text)) => return Err(text),
     }
-    Ok(facts)
+    whose::only_the_servers(&mut facts);
+    Ok(Seen::Here(Box::new(facts)))
 }
-
-/// How long the server may take for each answer: what is in its way may be in ours.
-const PATIENCE: Duration = Duration::from_millis(300);
 
 /// For people.
 fn shown(answer: &Answer, missing: &[String]) -> String {
-    let mut out = format!("{}\n", answer.sentence);
+    let mut out = format!("{}\n", plain(&answer.sentence));
     out.push_str(&bar(&answer.parts_us));
     if let Some(h) = &answer.headroom {
-        let _ = writeln!(out, "\n{}: {} in use.", capital(&h.then.name), h.then.evidence);
+        let _ = writeln!(out, "\n{}: {} in use.", plain(&capital(&h.then.name)), plain(&h.then.evidence));
     }
     let findings: Vec<Finding> = answer.finding.iter().chain(&answer.others).cloned().collect();
     if !findings.is_empty() {
@@ -294,10 +385,34 @@ mod tests {
         let answer = judge(&healthy());
         assert_eq!(
             answer.sentence,
-            "Nothing is in the way. It answers 1,000 requests/s and could answer about 4,000 more; then the CPU time of worker threads ends."
+            "Nothing is in the way. It answers 1,000 requests/s and could answer about 4,000 more (80 % of what it could in all); then the CPU time of worker threads ends."
         );
         let page = shown(&answer, &[]);
         assert!(page.contains("A request takes 3.0 ms:\n  server        1.0 ms   33 %  #############\n"), "{page}");
+    }
+
+    #[test]
+    fn interfaces_are_rates_and_say_no_speed_that_they_do_not_have() {
+        use machine::links::{Link, LinkCounts};
+        let link = |name: &str, rx_bytes, speed| Link {
+            name: name.into(),
+            is_up: true,
+            is_loopback: name == "lo",
+            speed,
+            counts: LinkCounts { rx_bytes, ..LinkCounts::default() },
+            ..Link::default()
+        };
+        let mut m = machine::Facts { seconds: 2.0, ..machine::Facts::default() };
+        m.before.links = vec![link("lo", 0, None), link("v0", 0, None), link("eth0", 0, Some(9))];
+        m.now.links =
+            vec![link("lo", 9_000, None), link("v0", 1_000, None), link("eth0", 2_000, Some(9)), link("new", 5, None)];
+        let all = interfaces(&m);
+        assert_eq!(
+            all.iter().map(|i| (i.name.as_str(), i.rx_bits)).collect::<Vec<_>>(),
+            [("eth0", 8_000.0), ("v0", 4_000.0)]
+        );
+        let json = serde_json::to_value(&all).unwrap();
+        assert!(json[0]["speed"] == 9 && json[1].get("speed").is_none(), "{json}");
     }
 
     #[test]

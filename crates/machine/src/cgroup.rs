@@ -1,12 +1,16 @@
 //! Limits that are not the process's own: its control groups' (version 1 and 2), and the pressure that the kernel measures.
 
 use serde::{Deserialize, Serialize};
-use std::fs::read_to_string;
+use std::collections::BTreeMap;
+use std::fs::{read_dir, read_to_string};
 
 /// Where control groups are.
 const ROOT: &str = "/sys/fs/cgroup";
 /// Groups within groups that are looked at.
 const MOST_LEVELS: usize = 32;
+/// Groups whose counters are kept between two looks, and processes that are asked for theirs: a host of containers has thousands.
+const MOST_GROUPS: usize = 1_024;
+const MOST_PROCESSES: usize = 65_536;
 
 /// The narrowest limits over a process's group and those around it.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
@@ -15,78 +19,156 @@ pub struct Cgroup {
     pub path: String,
     /// CPUs' worth of time that it may use: 0.1 is a tenth of one.
     pub cpus: Option<f64>,
-    /// Periods there were.
+    /// Periods there were since it was made.
     pub periods: u64,
     /// Those in which it had to wait for the next one's share.
     pub throttled: u64,
     /// Memory used and allowed, bytes.
     pub memory: Option<(u64, u64)>,
-    /// Processes that were killed for want of memory.
+    /// Processes that were killed for want of memory since it was made.
     pub oom_kills: u64,
+    /// The same three between two looks, of the group around it that was held back most; none: there was one look only.
+    #[serde(default)]
+    pub recent: Option<Counted>,
     /// Threads there are, and may be.
     pub threads: Option<(u64, u64)>,
 }
 
+/// What a group's counters say, or by how much they grew.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub struct Counted {
+    /// Periods.
+    pub periods: u64,
+    /// Those in which it had to wait.
+    pub throttled: u64,
+    /// Processes that were killed for want of memory.
+    pub oom_kills: u64,
+}
+
+impl Counted {
+    fn since(self, before: Counted) -> Counted {
+        Counted {
+            periods: crate::links::added(before.periods, self.periods),
+            throttled: crate::links::added(before.throttled, self.throttled),
+            oom_kills: crate::links::added(before.oom_kills, self.oom_kills),
+        }
+    }
+
+    fn part(self) -> f64 {
+        if self.periods == 0 { 0.0 } else { self.throttled as f64 / self.periods as f64 }
+    }
+}
+
+/// The counters of groups at one time, by what `/proc/PID/cgroup` says: one for each folder that is looked at, in order.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Groups(BTreeMap<String, Vec<Counted>>);
+
+impl Groups {
+    /// Those of a process.
+    pub fn of(pid: u32) -> Groups {
+        let mut groups = Groups::default();
+        groups.add(pid);
+        groups
+    }
+
+    /// Those of all processes.
+    pub fn all() -> Groups {
+        let mut groups = Groups::default();
+        let entries = read_dir("/proc").into_iter().flatten().flatten().take(MOST_PROCESSES);
+        for pid in entries.filter_map(|e| e.file_name().to_str()?.parse().ok()) {
+            groups.add(pid);
+        }
+        groups
+    }
+
+    fn add(&mut self, pid: u32) {
+        let Ok(text) = read_to_string(format!("/proc/{pid}/cgroup")) else { return };
+        if self.0.len() < MOST_GROUPS && !self.0.contains_key(&text) {
+            let (_, counts) = Cgroup::look(&text);
+            self.0.insert(text, counts);
+        }
+    }
+}
+
 impl Cgroup {
-    /// That of a process; `None` where there is none.
-    pub fn of(pid: u32) -> Option<Cgroup> {
+    /// That of a process, with what its counters grew by; `None` where there is none.
+    pub fn of(pid: u32, before: &Groups) -> Option<Cgroup> {
         let text = read_to_string(format!("/proc/{pid}/cgroup")).ok()?;
-        let mut cgroup = Cgroup::default();
-        for line in text.lines() {
-            let mut parts = line.splitn(3, ':').skip(1);
-            let (controllers, path) = (parts.next()?, parts.next()?);
-            if controllers.is_empty() {
-                cgroup.path = path.to_owned();
-                walk("", path, |folder| cgroup.version_2(folder));
-            }
-            for controller in controllers.split(',') {
-                walk(controller, path, |folder| cgroup.version_1(controller, folder));
-            }
+        let (mut cgroup, counts) = Cgroup::look(&text);
+        if let Some(before) = before.0.get(&text).filter(|b| b.len() == counts.len()) {
+            let grew: Vec<Counted> = counts.iter().zip(before).map(|(now, before)| now.since(*before)).collect();
+            let held = grew.iter().copied().max_by(|a, b| a.part().total_cmp(&b.part())).unwrap_or_default();
+            let oom_kills = grew.iter().map(|g| g.oom_kills).max().unwrap_or(0);
+            cgroup.recent = Some(Counted { oom_kills, ..held });
         }
         Some(cgroup)
     }
 
-    fn version_2(&mut self, folder: &str) {
+    /// The limits, and the counters of each folder.
+    fn look(text: &str) -> (Cgroup, Vec<Counted>) {
+        let (mut cgroup, mut counts) = (Cgroup::default(), Vec::new());
+        for line in text.lines() {
+            let mut parts = line.splitn(3, ':').skip(1);
+            let (Some(controllers), Some(path)) = (parts.next(), parts.next()) else { continue };
+            // With both versions beside each other the second one's path is often no more than its root.
+            let limits = ["", "cpu", "memory", "pids"];
+            if cgroup.path.len() <= 1 && controllers.split(',').any(|c| limits.contains(&c)) {
+                path.clone_into(&mut cgroup.path);
+            }
+            for controller in controllers.split(',') {
+                walk(controller, path, |folder| {
+                    let one = if controller.is_empty() {
+                        cgroup.version_2(folder)
+                    } else {
+                        cgroup.version_1(controller, folder)
+                    };
+                    cgroup.periods = cgroup.periods.max(one.periods);
+                    cgroup.throttled = cgroup.throttled.max(one.throttled);
+                    cgroup.oom_kills = cgroup.oom_kills.max(one.oom_kills);
+                    counts.push(one);
+                });
+            }
+        }
+        (cgroup, counts)
+    }
+
+    fn version_2(&mut self, folder: &str) -> Counted {
         let read = |name: &str| read_to_string(format!("{folder}/{name}")).ok();
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         if let Some((quota, period)) = read("cpu.max").as_deref().and_then(|t| t.trim().split_once(' ')) {
             self.limit_cpus(quota.parse().ok(), period.parse().ok());
         }
-        self.throttling(&read("cpu.stat").unwrap_or_default());
         self.limit_memory(number("memory.current"), number("memory.max"));
-        self.oom_kills = self.oom_kills.max(value(&read("memory.events").unwrap_or_default(), "oom_kill"));
         self.limit_threads(number("pids.current"), number("pids.max"));
+        let oom_kills = value(&read("memory.events").unwrap_or_default(), "oom_kill");
+        Counted { oom_kills, ..throttling(&read("cpu.stat").unwrap_or_default()) }
     }
 
-    fn version_1(&mut self, controller: &str, folder: &str) {
+    fn version_1(&mut self, controller: &str, folder: &str) -> Counted {
         let read = |name: &str| read_to_string(format!("{folder}/{name}")).ok();
         let number = |name: &str| read(name)?.trim().parse::<u64>().ok();
         match controller {
             "cpu" => {
                 self.limit_cpus(number("cpu.cfs_quota_us"), number("cpu.cfs_period_us"));
-                self.throttling(&read("cpu.stat").unwrap_or_default());
+                return throttling(&read("cpu.stat").unwrap_or_default());
             }
             "memory" => {
                 // No limit is written as the largest number of whole pages.
                 let limit = number("memory.limit_in_bytes").filter(|l| *l < 1 << 62);
                 self.limit_memory(number("memory.usage_in_bytes"), limit);
                 let events = read("memory.oom_control").unwrap_or_default();
-                self.oom_kills = self.oom_kills.max(value(&events, "oom_kill"));
+                return Counted { oom_kills: value(&events, "oom_kill"), ..Counted::default() };
             }
             "pids" => self.limit_threads(number("pids.current"), number("pids.max")),
             _ => {}
         }
+        Counted::default()
     }
 
     fn limit_cpus(&mut self, quota: Option<u64>, period: Option<u64>) {
         let (Some(quota), Some(period)) = (quota, period.filter(|p| *p > 0)) else { return };
         let cpus = quota as f64 / period as f64;
         self.cpus = Some(self.cpus.map_or(cpus, |c| c.min(cpus)));
-    }
-
-    fn throttling(&mut self, stat: &str) {
-        self.periods = self.periods.max(value(stat, "nr_periods"));
-        self.throttled = self.throttled.max(value(stat, "nr_throttled"));
     }
 
     fn limit_memory(&mut self, used: Option<u64>, limit: Option<u64>) {
@@ -103,6 +185,11 @@ impl Cgroup {
             self.threads = Some((used, limit));
         }
     }
+}
+
+/// `cpu.stat`
+fn throttling(stat: &str) -> Counted {
+    Counted { periods: value(stat, "nr_periods"), throttled: value(stat, "nr_throttled"), oom_kills: 0 }
 }
 
 /// The folders of a group and those around it, the inner ones first.
@@ -179,5 +266,19 @@ mod tests {
         c.limit_memory(Some(95), Some(100));
         c.limit_memory(Some(10), None);
         assert_eq!((c.cpus, c.memory), (Some(0.1), Some((95, 100))));
+    }
+
+    /// Counters begin when a group is made: an hour in which it was held back says nothing of now.
+    #[test]
+    fn counters_are_differences() {
+        let stat = throttling("usage_usec 5\nnr_periods 90\nnr_throttled 80\n");
+        assert_eq!(stat, Counted { periods: 90, throttled: 80, oom_kills: 0 });
+        let later = Counted { periods: 100, throttled: 80, oom_kills: 3 };
+        assert_eq!(later.since(stat), Counted { periods: 10, throttled: 0, oom_kills: 3 });
+        let pid = std::process::id();
+        let (first, none) = (Groups::of(pid), Groups::default());
+        let own = Cgroup::of(pid, &first);
+        assert!(own.is_none_or(|c| c.recent.is_some_and(|r| r.periods <= c.periods + 1_000)));
+        assert!(Cgroup::of(pid, &none).is_none_or(|c| c.recent.is_none()), "one look makes no difference");
     }
 }

@@ -1,7 +1,8 @@
 //! Everything that is known of this machine at one time. It is written as JSON and read back, so that what was seen on one machine is
 //! judged on another, and a rule is tested from what was recorded.
 
-use crate::cgroup::{Cgroup, Pressure};
+use crate::card::{self, Card};
+use crate::cgroup::{Cgroup, Groups, Pressure};
 use crate::counters::{Conntrack, Moving, Sockstat};
 use crate::kernel_log::{self, Line};
 use crate::processes::{self, Process};
@@ -77,6 +78,9 @@ pub struct Facts {
     pub cgroup: Option<Cgroup>,
     /// How much tasks waited lately.
     pub pressure: Option<Pressure>,
+    /// How the cards behind interfaces are set up.
+    #[serde(default)]
+    pub cards: Vec<Card>,
     /// Processes that listen.
     pub processes: Vec<Process>,
     /// Telling lines of the kernel's.
@@ -88,12 +92,13 @@ pub struct Facts {
 impl Facts {
     /// Looks at everything twice, `pause` apart where it moves.
     pub fn read(pause: Duration) -> Facts {
-        let (before, began) = (Moving::read(), Instant::now());
+        let (before, groups, began) = (Moving::read(), Groups::all(), Instant::now());
         std::thread::sleep(pause);
-        let mut facts = Facts::since(before, began);
+        let mut facts = Facts::since(before, &groups, began);
         let inodes = facts.sockets.listeners.iter().map(|l| l.inode).collect();
-        let (found, hidden) = processes::holding(&inodes);
+        let (found, hidden) = processes::holding(&inodes, &groups);
         facts.processes = found;
+        facts.cards = card::read();
         if hidden > 0 {
             let () = facts.lacks(&format!("descriptors of {hidden} processes (other users'; root sees them)"));
         }
@@ -102,8 +107,9 @@ impl Facts {
         facts
     }
 
-    /// What takes no look at every process: everything but those and the kernel's log. `before`: what moves, as it was when it `began`.
-    pub fn since(before: Moving, began: Instant) -> Facts {
+    /// What takes no look at every process: everything but those and the kernel's log. `before`: what moves, as it was when it `began`; `groups`:
+    /// what groups had counted then.
+    pub fn since(before: Moving, groups: &Groups, began: Instant) -> Facts {
         let mut facts = Facts { before, now: Moving::read(), format: FORMAT, ..Facts::default() };
         facts.seconds = began.elapsed().as_secs_f64();
         facts.wake_ns = crate::wake::cost_ns();
@@ -116,7 +122,7 @@ impl Facts {
         facts.sockets = Sockets::read().unwrap_or_else(|e| facts.lacks(&format!("sockets (sock_diag: {e})")));
         facts.sockstat = Sockstat::read();
         facts.conntrack = Conntrack::read();
-        facts.cgroup = Cgroup::of(std::process::id());
+        facts.cgroup = Cgroup::of(std::process::id(), groups);
         facts.pressure = Pressure::read();
         facts
     }
@@ -161,6 +167,11 @@ pub fn set(name: &str, value: &str) -> std::io::Result<()> {
 /// A kernel setting by its name with dots; a slash in a part of it stands for a dot (`net.ipv4.conf.eth0/1.rp_filter`).
 pub fn setting(name: &str) -> Option<String> {
     Some(read_to_string(path_of(name)?).ok()?.trim_end().replace('\t', " "))
+}
+
+/// Whether this kernel has a setting of this name, which may be one that cannot be read.
+pub fn has_setting(name: &str) -> bool {
+    path_of(name).is_some_and(|path| std::path::Path::new(&path).is_file())
 }
 
 fn path_of(name: &str) -> Option<String> {

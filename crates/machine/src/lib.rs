@@ -3,6 +3,7 @@
 //! From: the kernel. To: the doctor's rules (`facts`), the stress tool's verdict (`own`, `neighbour`, `probe`, `queue`). A fact that
 //! cannot be read is a fact that is not known; nothing here judges.
 
+pub mod card;
 pub mod cgroup;
 pub mod counters;
 pub mod facts;

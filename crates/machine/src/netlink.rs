@@ -13,6 +13,9 @@ const HEADER: usize = 16;
 /// Answers to one dump are at most so many datagrams: 100 million sockets would fit.
 const MOST_DATAGRAMS: usize = 1 << 20;
 
+/// Datagrams of the answer to one question.
+const MOST_ANSWERS: usize = 16;
+
 const ERROR: u16 = 2;
 const DONE: u16 = 3;
 const REQUEST: u16 = 0x1;
@@ -43,6 +46,14 @@ impl Netlink {
         Netlink::open(None)
     }
 
+    /// One for what has no protocol of its own.
+    ///
+    /// # Errors
+    /// If the kernel does not speak the protocol.
+    pub fn generic() -> io::Result<Netlink> {
+        Netlink::open(Some(rustix::net::netlink::GENERIC))
+    }
+
     fn open(protocol: Option<Protocol>) -> io::Result<Netlink> {
         let fd = socket_with(AddressFamily::NETLINK, SocketType::RAW, SocketFlags::CLOEXEC, protocol)?;
         Ok(Netlink { fd, buffer: vec![0; ROOM], sequence: 0 })
@@ -63,6 +74,26 @@ impl Netlink {
                     ERROR => return Err(error_of(message.payload)),
                     kind => each(kind, message.payload),
                 }
+            }
+        }
+        Err(io::Error::other("netlink: the answer has no end"))
+    }
+
+    /// Asks for one thing; `take` gets the payload of what is answered.
+    ///
+    /// # Errors
+    /// What the kernel answers, or an answer that is cut.
+    pub fn ask(&mut self, kind: u16, payload: &[u8], mut take: impl FnMut(&[u8])) -> io::Result<()> {
+        self.send(kind, REQUEST | ACK, payload)?;
+        for _ in 0..MOST_ANSWERS {
+            let (_, length) = recv(&self.fd, &mut self.buffer[..], RecvFlags::TRUNC)?;
+            let bytes = self.buffer.get(..length).ok_or_else(|| io::Error::other("netlink: an answer was cut"))?;
+            for message in Messages(bytes) {
+                if message.kind == ERROR {
+                    let e = error_of(message.payload);
+                    return if e.raw_os_error() == Some(0) { Ok(()) } else { Err(e) };
+                }
+                take(message.payload);
             }
         }
         Err(io::Error::other("netlink: the answer has no end"))

@@ -1,7 +1,7 @@
 //! Processes that serve: those that hold a listening socket, whatever their names are. What `/proc` does not show is not known: other
 //! users' descriptors to who is not root.
 
-use crate::cgroup::Cgroup;
+use crate::cgroup::{Cgroup, Groups};
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{read_dir, read_link, read_to_string};
@@ -45,21 +45,28 @@ pub struct Process {
     pub cgroup: Option<Cgroup>,
 }
 
-/// Processes that hold one of these sockets, by their inodes. The second: processes whose descriptors may not be seen.
-pub fn holding(inodes: &BTreeSet<u64>) -> (Vec<Process>, usize) {
+/// Processes that hold one of these sockets, by their inodes. The second: processes whose descriptors may not be seen. `groups`: what their
+/// groups had counted before.
+pub fn holding(inodes: &BTreeSet<u64>, groups: &Groups) -> (Vec<Process>, usize) {
     let (mut found, mut hidden) = (Vec::new(), 0);
     for pid in numbers("/proc").take(MOST_PROCESSES) {
         match sockets(pid) {
             Some(sockets) => {
                 let listens: Vec<u64> = sockets.into_iter().filter(|s| inodes.contains(s)).collect();
                 if !listens.is_empty() && found.len() < MOST_SERVERS {
-                    found.extend(Process::read(pid, listens));
+                    found.extend(Process::read(pid, listens, groups));
                 }
             }
             None => hidden += 1,
         }
     }
     (found, hidden)
+}
+
+/// One process, with those of these sockets that it holds.
+pub fn with_sockets(pid: u32, inodes: &BTreeSet<u64>, groups: &Groups) -> Option<Process> {
+    let listens = sockets(pid).unwrap_or_default().into_iter().filter(|s| inodes.contains(s)).collect();
+    Process::read(pid, listens, groups)
 }
 
 /// Who holds a socket: names and numbers of processes.
@@ -71,14 +78,14 @@ pub fn holders(inode: u64) -> Vec<(u32, String)> {
 
 impl Process {
     /// Reads one; nothing if it has ended meanwhile.
-    pub fn read(pid: u32, listens: Vec<u64>) -> Option<Process> {
+    pub fn read(pid: u32, listens: Vec<u64>, groups: &Groups) -> Option<Process> {
         let stat = read_to_string(format!("/proc/{pid}/stat")).ok()?;
         let mut process = Process { pid, listens, ..Process::parse_stat(&stat)? };
         let limits = read_to_string(format!("/proc/{pid}/limits")).unwrap_or_default();
         process.descriptor_limit = limit(&limits, "Max open files");
         process.core_limit = limit(&limits, "Max core file size");
         process.descriptors = descriptors(pid);
-        process.cgroup = Cgroup::of(pid);
+        process.cgroup = Cgroup::of(pid, groups);
         let states = numbers(&format!("/proc/{pid}/task")).filter_map(|tid| {
             let stat = read_to_string(format!("/proc/{pid}/task/{tid}/stat")).ok()?;
             Process::parse_stat(&stat).map(|p| p.state)
@@ -164,7 +171,7 @@ mod tests {
         let port = server.local_addr().unwrap().port();
         let sockets = crate::sockets::Sockets::read().unwrap();
         let inode = sockets.listeners.iter().find(|l| l.port == port).unwrap().inode;
-        let (found, _) = holding(&BTreeSet::from([inode]));
+        let (found, _) = holding(&BTreeSet::from([inode]), &Groups::default());
         let own = found.iter().find(|p| p.pid == std::process::id()).unwrap();
         assert!(own.listens == [inode] && own.descriptor_limit.unwrap() >= own.descriptors.unwrap(), "{own:?}");
         assert!(own.resident > 100_000 && own.threads >= 2 && own.cgroup.is_some() && own.stopped_threads == 0);

@@ -12,6 +12,9 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`.
 const BY_FAMILY: u16 = 20;
+/// `TCPDIAG_GETSOCK`, and the size of its request, `struct inet_diag_req`.
+const OF_ANY_FAMILY: u16 = 18;
+const OLD_REQUEST: usize = 60;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const INET: u8 = 2;
@@ -191,12 +194,9 @@ impl Sockets {
         for family in [INET, INET6] {
             netlink.dump(BY_FAMILY, &request(family, TCP, 1 << LISTEN), |_, m| count.listener(m))?;
         }
+        let filter = sums.map(|_| sample::filter());
+        connections(&mut netlink, filter.as_deref(), |m| count.connection(m))?;
         for family in [INET, INET6] {
-            let mut asked = request(family, TCP, CONNECTIONS).to_vec();
-            if sums.is_some() {
-                put_attribute(&mut asked, BYTECODE, &sample::filter());
-            }
-            netlink.dump(BY_FAMILY, &asked, |_, m| count.connection(m))?;
             // A kernel without udp_diag has no UDP to tell of.
             let _ = netlink.dump(BY_FAMILY, &request(family, UDP, !0), |_, m| count.datagrams(m));
         }
@@ -269,24 +269,45 @@ pub fn users(ports: &[u16]) -> io::Result<Vec<User>> {
     if wanted.is_empty() {
         return Ok(users);
     }
-    for family in [INET, INET6] {
-        let mut asked = request(family, TCP, CONNECTIONS).to_vec();
-        // The kernel tells of these ports only: of a million connections it would tell for a second.
-        if wanted.len() <= MOST_FILTERED {
-            put_attribute(&mut asked, BYTECODE, &sample::with_ports(&wanted));
-        }
-        netlink.dump(BY_FAMILY, &asked, |_, m| {
-            let told = Told::read(m).filter(|s| is_wanted[usize::from(s.from_port)] && users.len() < KEPT_LISTENERS);
-            users.extend(told.map(|s| User {
-                port: s.from_port,
-                from: std::net::SocketAddr::new(s.from, s.from_port).to_string(),
-                to: std::net::SocketAddr::new(s.to, s.to_port).to_string(),
-                inode: u64::from(s.inode),
-                state: STATES[usize::from(s.state).min(STATES.len() - 1)].to_owned(),
-            }));
-        })?;
-    }
+    // The kernel tells of these ports only: of a million connections it would tell for a second.
+    let filter = (wanted.len() <= MOST_FILTERED).then(|| sample::with_ports(&wanted));
+    connections(&mut netlink, filter.as_deref(), |m| {
+        let told = Told::read(m).filter(|s| is_wanted[usize::from(s.from_port)] && users.len() < KEPT_LISTENERS);
+        users.extend(told.map(|s| User {
+            port: s.from_port,
+            from: std::net::SocketAddr::new(s.from, s.from_port).to_string(),
+            to: std::net::SocketAddr::new(s.to, s.to_port).to_string(),
+            inode: u64::from(s.inode),
+            state: STATES[usize::from(s.state).min(STATES.len() - 1)].to_owned(),
+        }));
+    })?;
     Ok(users)
+}
+
+/// All TCP connections, or those that a filter takes; `each` gets a message.
+///
+/// Both families are asked for at once, by the question of before Linux 3.3, which names none: the kernel walks the one table of all connections for each
+/// question, and that is most of what many of them cost. A kernel that no longer knows it is asked twice.
+fn connections(netlink: &mut Netlink, filter: Option<&[u8]>, mut each: impl FnMut(&[u8])) -> io::Result<()> {
+    let with_filter = |request: &[u8]| {
+        let mut asked = request.to_vec();
+        if let Some(filter) = filter {
+            put_attribute(&mut asked, BYTECODE, filter);
+        }
+        asked
+    };
+    let mut is_told = false;
+    let both = netlink.dump(OF_ANY_FAMILY, &with_filter(&request_of_any_family(CONNECTIONS)), |_, m| {
+        is_told = true;
+        each(m);
+    });
+    if both.is_ok() || is_told {
+        return both;
+    }
+    *netlink = Netlink::sock_diag()?;
+    [INET, INET6].into_iter().try_for_each(|family| {
+        netlink.dump(BY_FAMILY, &with_filter(&request(family, TCP, CONNECTIONS)), |_, m| each(m))
+    })
 }
 
 /// TCP sockets that listen; `each` gets one and its attributes. `more`: which of those are asked for (`idiag_ext`).
@@ -307,6 +328,13 @@ fn request(family: u8, protocol: u8, states: u32) -> [u8; REQUEST] {
     let mut request = [0; REQUEST];
     (request[0], request[1]) = (family, protocol);
     request[4..8].copy_from_slice(&states.to_ne_bytes());
+    request
+}
+
+/// `struct inet_diag_req`: the family that it has room for is not looked at.
+fn request_of_any_family(states: u32) -> [u8; OLD_REQUEST] {
+    let mut request = [0; OLD_REQUEST];
+    request[OLD_REQUEST - 8..OLD_REQUEST - 4].copy_from_slice(&states.to_ne_bytes());
     request
 }
 
@@ -515,6 +543,31 @@ mod tests {
     }
 
     /// In a network namespace of its own where that may be made, so that other tests' sockets are not counted.
+    #[test]
+    fn both_families_are_told_at_once() {
+        let run = || {
+            let Ok(six) = TcpListener::bind("[::1]:0") else { return };
+            let four = TcpListener::bind("127.0.0.1:0").unwrap();
+            let addresses = [six.local_addr().unwrap(), four.local_addr().unwrap()];
+            let pairs =
+                [six, four].map(|l| (TcpStream::connect(l.local_addr().unwrap()).unwrap(), l.accept().unwrap(), l));
+            let mut all = Vec::new();
+            connections(&mut Netlink::sock_diag().unwrap(), None, |m| all.extend(Told::read(m).map(|t| t.to_port)))
+                .unwrap();
+            for address in addresses {
+                assert_eq!(all.iter().filter(|port| **port == address.port()).count(), 1, "{address}");
+            }
+            let sockets = Sockets::read().unwrap();
+            assert_eq!(sockets.in_state("established"), 4);
+            let to: Vec<&str> = sockets.destinations.iter().map(|d| d.to.as_str()).collect();
+            assert!(addresses.iter().all(|a| to.contains(&a.to_string().as_str())), "{to:?}");
+            drop(pairs);
+        };
+        if crate::namespace::inside(run).is_none() {
+            println!("no network namespace can be made here (root?): left out");
+        }
+    }
+
     #[test]
     fn fifteen_thousand_sockets_are_those_of_sockstat() {
         const PAIRS: u64 = 7_500;

@@ -20,6 +20,10 @@ pub(crate) struct Look {
     listeners: Vec<Value>,
     /// `/ironweir/why`: what is in the way, and whether that is a fault.
     pub(crate) why: Option<(String, bool)>,
+    /// From the same: what a request waits for, in the order of its life, microseconds.
+    pub(crate) parts_us: Vec<(&'static str, f64)>,
+    /// From the same: the machine's interfaces, the busiest first.
+    pub(crate) interfaces: Vec<Interface>,
     /// `/ironweir/memory`: what is parked, and how many more fit. None where nothing is.
     pub(crate) held: Option<String>,
     /// Peers of all groups, in order.
@@ -67,6 +71,58 @@ fn text(value: &Value, name: &str) -> String {
 fn why(value: &Value) -> Option<(String, bool)> {
     let sentence = text(value, "sentence");
     (!sentence.is_empty()).then(|| (sentence, value["finding"].is_object()))
+}
+
+/// Parts of a request's time, from its SYN to its last byte, and their names for people.
+const PARTS: [(&str, &str); 10] = [
+    ("accept", "accept"),
+    ("tls", "TLS"),
+    ("head", "head"),
+    ("body", "body"),
+    ("own", "server"),
+    ("queue", "queue"),
+    ("connect", "connect"),
+    ("first_byte", "first byte"),
+    ("answer", "upstream"),
+    ("client", "client"),
+];
+
+/// Those that take any time.
+fn parts(value: &Value) -> Vec<(&'static str, f64)> {
+    let part =
+        |(key, name): (&str, &'static str)| Some((name, value["parts_us"][key].as_f64().filter(|us| *us > 0.0)?));
+    PARTS.into_iter().filter_map(part).collect()
+}
+
+/// An interface, a second.
+pub(crate) struct Interface {
+    pub(crate) name: String,
+    /// Bits in and out.
+    pub(crate) bits: [f64; 2],
+    /// Packets in and out.
+    pub(crate) packets: [f64; 2],
+    pub(crate) drops: f64,
+    pub(crate) errors: f64,
+    pub(crate) speed: Option<u64>,
+}
+
+/// Interfaces that are shown.
+const MOST_INTERFACES: usize = 3;
+
+fn interfaces(value: &Value) -> Vec<Interface> {
+    let all = value["interfaces"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let each = |i: &Value| {
+        let of = |name: &str| i[name].as_f64().unwrap_or(0.0);
+        Interface {
+            name: text(i, "name"),
+            bits: [of("rx_bits"), of("tx_bits")],
+            packets: [of("rx_packets"), of("tx_packets")],
+            drops: of("drops"),
+            errors: of("errors"),
+            speed: i["speed"].as_u64(),
+        }
+    };
+    all.iter().take(MOST_INTERFACES).map(each).collect()
 }
 
 /// What is parked, by kind, what each takes, and how many more fit.
@@ -176,6 +232,7 @@ impl Look {
             }
             lists.push((*tab, said));
         }
+        let said = client.ask("ironweir/why")?.unwrap_or_default();
         Ok(Look {
             at: Instant::now(),
             about: wanted("nginx")?,
@@ -185,7 +242,9 @@ impl Look {
             latency: wanted("ironweir/latency")?,
             threads: list(client.ask("ironweir/threads")?, "threads"),
             listeners: list(client.ask("ironweir/listeners")?, "listeners"),
-            why: client.ask("ironweir/why")?.and_then(|v| why(&v)),
+            why: why(&said),
+            parts_us: parts(&said),
+            interfaces: interfaces(&said),
             held: client.ask("ironweir/memory")?.and_then(|v| held(&v)),
             peers,
             lists,
@@ -205,6 +264,8 @@ impl Look {
             threads: Vec::new(),
             listeners: Vec::new(),
             why: None,
+            parts_us: Vec::new(),
+            interfaces: Vec::new(),
             held: None,
             peers: peers.iter().map(|(group, peer)| Peer::read("http", group, peer)).collect(),
             lists: Vec::new(),
@@ -319,6 +380,23 @@ mod tests {
     fn texts_cannot_steer_the_terminal() {
         let peer = Peer::read("http", "g", &json!({"server": "a\u{1b}[2J:1", "reason": "x\r\ny\u{9b}3"}));
         assert_eq!((peer.server.as_str(), peer.reason.as_str()), ("a\\x1b[2J:1", "x\\x0d\\x0ay\\x9b3"));
+    }
+
+    #[test]
+    fn what_is_said_of_why() {
+        let said = json!({"parts_us": {"first_byte": 750.5, "own": 250, "queue": 0, "new": 9}, "interfaces": [
+            {"name": "eth0\u{1b}", "rx_bits": 8e6, "tx_bits": 2, "rx_packets": 1, "tx_packets": 2, "drops": 3, "speed": 1_000_000_000u64}, 7]});
+        assert_eq!(parts(&said), [("server", 250.0), ("first byte", 750.5)]);
+        let all = interfaces(&said);
+        assert_eq!(
+            (all[0].name.as_str(), all[0].bits, all[0].drops, all[0].speed),
+            ("eth0\\x1b", [8e6, 2.0], 3.0, Some(1_000_000_000))
+        );
+        assert!(
+            all[1].name.is_empty()
+                && parts(&Value::Null).is_empty()
+                && interfaces(&json!({"interfaces": 1})).is_empty()
+        );
     }
 
     #[test]

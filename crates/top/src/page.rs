@@ -147,6 +147,39 @@ fn listener_lines(now: &Look, before: &Look) -> Vec<String> {
     now.listeners(before).iter().map(line).collect()
 }
 
+/// A color for each part of a request's time, by its place in its life.
+const PART_COLORS: [Color; 5] = [Color::Blue, Color::Cyan, Color::Green, Color::Yellow, Color::Magenta];
+/// Columns of the bar.
+const BAR: f64 = 40.0;
+
+/// What a request waits for, as pieces of a bar with their names: each is at least a column wide.
+fn request_bar(parts: &[(&'static str, f64)]) -> Vec<(String, String)> {
+    let whole: f64 = parts.iter().map(|p| p.1).sum();
+    let piece = |(name, us): &(&'static str, f64)| {
+        let part = us / whole.max(f64::MIN_POSITIVE);
+        ("\u{2588}".repeat(((part * BAR).round() as usize).max(1)), format!("{name} {:.0} %", part * 100.0))
+    };
+    parts.iter().map(piece).collect()
+}
+
+fn request_time(parts: &[(&'static str, f64)]) -> String {
+    format!("request {}", us(Some(parts.iter().map(|p| p.1).sum::<f64>().round() as u64)))
+}
+
+fn interface_line(i: &crate::look::Interface) -> String {
+    let [rx, tx] = i.bits.map(|b| format!("{:.2} Mbit/s", b / 1e6));
+    let [rx_packets, tx_packets] = i.packets.map(count);
+    let most = i.bits[0].max(i.bits[1]);
+    let full =
+        i.speed.filter(|s| *s > 0).map_or_else(String::new, |s| format!("   {:.0} % full", most / s as f64 * 100.0));
+    let lost = if i.drops + i.errors > 0.0 {
+        format!("   drops {}/s   errors {}/s", count(i.drops), count(i.errors))
+    } else {
+        String::new()
+    };
+    format!("{}   in {rx} {rx_packets} pps   out {tx} {tx_packets} pps{full}{lost}", i.name)
+}
+
 /// Everything once.
 pub(crate) fn text(before: &Look, now: &Look) -> String {
     let mut out = String::new();
@@ -156,8 +189,16 @@ pub(crate) fn text(before: &Look, now: &Look) -> String {
     if let Some((sentence, _)) = &now.why {
         let _ = writeln!(out, "{sentence}");
     }
+    if !now.parts_us.is_empty() {
+        let parts: Vec<String> = request_bar(&now.parts_us).into_iter().map(|(_, name)| name).collect();
+        let _ = writeln!(out, "{}: {}", request_time(&now.parts_us), parts.join(", "));
+    }
     if let Some(held) = &now.held {
         let _ = writeln!(out, "{held}");
+    }
+    if !now.interfaces.is_empty() {
+        let _ = writeln!(out, "\ninterfaces");
+        now.interfaces.iter().for_each(|i| out += &format!("{}\n", interface_line(i)));
     }
     let _ = writeln!(out, "\nthreads");
     thread_lines(now, before).iter().for_each(|l| out += &format!("{l}\n"));
@@ -276,7 +317,7 @@ impl Page {
         let small = frame.area().height < 30;
         let tall = |lines: &Vec<String>| lines.len().clamp(1, if small { 3 } else { 8 }) as u16 + 2;
         let rows = [
-            Constraint::Length(6 + u16::from(self.now.held.is_some())),
+            Constraint::Length(6 + self.more_facts(small)),
             Constraint::Length(if small { 0 } else { 6 }),
             Constraint::Length(tall(&threads)),
             Constraint::Length(tall(&listeners)),
@@ -284,7 +325,7 @@ impl Page {
             Constraint::Length(1),
         ];
         let [top, curves, at_threads, at_listeners, peers, bottom] = Layout::vertical(rows).areas(frame.area());
-        self.draw_facts(frame, top);
+        self.draw_facts(frame, top, small);
         if !small {
             let [left, right] = Layout::horizontal([Constraint::Fill(1), Constraint::Fill(1)]).areas(curves);
             draw_curve(frame, left, " answers a second ", &self.answers, Color::Cyan);
@@ -299,7 +340,23 @@ impl Page {
         frame.render_widget(self.foot(), bottom);
     }
 
-    fn draw_facts(&self, frame: &mut Frame, area: Rect) {
+    /// Lines of facts that are not always there. Where there is little room, only the busiest interface is shown.
+    fn more_facts(&self, small: bool) -> u16 {
+        let interfaces = if small { self.now.interfaces.len().min(1) } else { self.now.interfaces.len() };
+        u16::from(self.now.held.is_some()) + u16::from(!self.now.parts_us.is_empty()) + interfaces as u16
+    }
+
+    /// A request's time from its SYN to its last byte, as a bar.
+    fn time_line(&self) -> Line<'static> {
+        let mut spans = vec![Span::from(request_time(&self.now.parts_us) + "  ")];
+        let pieces = request_bar(&self.now.parts_us);
+        let color = |at: usize| PART_COLORS[at % PART_COLORS.len()];
+        spans.extend(pieces.iter().enumerate().map(|(at, (bar, _))| Span::from(bar.clone()).fg(color(at))));
+        spans.extend(pieces.iter().enumerate().map(|(at, (_, name))| Span::from(format!("  {name}")).fg(color(at))));
+        Line::from(spans)
+    }
+
+    fn draw_facts(&self, frame: &mut Frame, area: Rect, small: bool) {
         let rates = self.now.rates(self.before.as_ref().unwrap_or(&self.now));
         let [first, second, third] = facts(&rates);
         let first = if rates.server_errors > 0.0 { Line::from(first).red() } else { Line::from(first).bold() };
@@ -314,7 +371,10 @@ impl Page {
         let title = format!(" {build} at {} · configuration {generation} ", self.url);
         let block = Block::bordered().title(title);
         let mut lines = vec![first, Line::from(second), Line::from(third), why];
+        lines.extend((!self.now.parts_us.is_empty()).then(|| self.time_line()));
         lines.extend(self.now.held.as_deref().map(Line::from));
+        let interfaces = self.now.interfaces.iter().take(if small { 1 } else { usize::MAX });
+        lines.extend(interfaces.map(|i| Line::from(interface_line(i))));
         frame.render_widget(Paragraph::new(lines).block(block), area);
     }
 
@@ -463,6 +523,35 @@ mod tests {
         }
         let shown = drawn(&mut page, 140, 40);
         assert!(shown.contains("[2001:db8:ffff:ffff:ffff:ffff:1:2]:28080") && shown.contains("weight"), "{shown}");
+    }
+
+    #[test]
+    fn a_requests_time_and_interfaces_are_shown() {
+        let mut look = Look::of_peers(&[]);
+        look.parts_us = vec![("server", 500.0), ("first byte", 1_500.0)];
+        let interface = |name: &str, drops| crate::look::Interface {
+            name: name.to_owned(),
+            bits: [12e6, 1e6],
+            packets: [1_200.0, 90.0],
+            drops,
+            errors: 0.0,
+            speed: Some(100_000_000),
+        };
+        look.interfaces = vec![interface("eth0", 0.0), interface("eth1", 4.0)];
+        let mut page = Page::new("http://h/api", look);
+        let shown = drawn(&mut page, 120, 40);
+        for text in [
+            "request 2.0 ms  \u{2588}",
+            "server 25 %",
+            "first byte 75 %",
+            "eth0   in 12.00 Mbit/s 1",
+            "12 % full",
+            "drops 4.0/s",
+        ] {
+            assert!(shown.contains(text), "{text}\n{shown}");
+        }
+        let small = drawn(&mut page, 80, 24);
+        assert!(small.contains("eth0") && !small.contains("eth1"), "{small}");
     }
 
     #[test]

@@ -130,7 +130,7 @@ impl Bench<'_> {
         let takers = Facts::takers(configurations);
         let machine = machine::Facts::read(Duration::from_millis(20));
         let told = Facts::told(configurations);
-        let facts = Facts { machine, configurations: configurations.to_vec(), takers, told, serving: None };
+        let facts = Facts { machine, configurations: configurations.to_vec(), takers, told, ..Facts::default() };
         Ok(rules::judge(&facts).into_iter().find(|f| f.id == id))
     }
 
@@ -182,7 +182,8 @@ mod tests {
     /// Each lab is its own assertion: it fails if its fault is not made, not found, or not cured.
     fn comes_out(name: &str) {
         match run(name, &|line| println!("{line}")) {
-            Err(Stop::LeftOut(text)) => println!("{name}: {text}: left out"),
+            // That a kernel does not have the fault would pass without anybody noticing.
+            Err(Stop::LeftOut(text)) if !text.contains("this kernel") => println!("{name}: {text}: left out"),
             other => assert_eq!(other, Ok(())),
         }
     }

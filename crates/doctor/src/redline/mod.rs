@@ -5,6 +5,7 @@
 //! bend but breaks is seen between two looks, and its search is over at once.
 
 mod group;
+mod own;
 mod search;
 
 pub use search::{Bend, Limits, Search, Step};
@@ -14,9 +15,11 @@ use crate::guard::Guard;
 use crate::options::{Options, REDLINE};
 use crate::text::{microseconds, number};
 use api_client::{Client, Trust, URL};
-use group::{Counts, Group, Peer, put_back, watch_over};
+use group::{Changed, Counts, Group, Peer, put_back, restore, watch_over};
+use own::Own;
 use search::{ALL, FEWEST};
 use serde::Serialize;
+use serde_json::json;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
@@ -94,11 +97,10 @@ fn run(o: &Options, version: &str) -> Result<u8, String> {
                 "\"{name}\" has one server that takes requests: there is nobody to take them from (--manual only watches)"
             ));
         }
-        let mut guard = watch_over(url, name, &peers, step * 2 + SILENCE)?;
+        // An API that may not be written to says so before anything is changed, and before anybody watches over it.
+        group.set_weight(chosen.id, chosen.weight).map_err(|e| format!("nothing was changed: {e} (api write=on;)"))?;
         let task = Task { group: &group, peers: &peers, chosen, limits, step };
-        let found = find(&task, &mut guard, &say);
-        guard.end()?;
-        found?
+        searched(&task, url, name, &say)?
     };
     if o.has("json") {
         print(&(serde_json::to_string_pretty(&found).map_err(|e| e.to_string())? + "\n"));
@@ -130,13 +132,34 @@ struct Task<'t> {
     step: Duration,
 }
 
-/// Gives the chosen peer more and more.
-fn find(task: &Task, guard: &mut Guard, say: &dyn Fn(&str)) -> Result<Found, String> {
+/// The search, with a second process that puts the weights back; if that one is gone, this one does.
+fn searched(task: &Task, url: &str, name: &str, say: &dyn Fn(&str)) -> Result<Found, String> {
+    let change = |p: &Peer| Changed { id: p.id, server: p.server.clone(), was: p.weight, set: vec![p.weight * SCALE] };
+    let mut changed: Vec<Changed> = task.peers.iter().map(change).collect();
+    let mut guard = watch_over(url, name, &changed, task.step * 2 + SILENCE)?;
+    let mut set = Vec::new();
+    let found = find(task, &mut guard, &mut set, say);
+    let Err(gone) = guard.end() else { return found };
+    changed.iter_mut().filter(|c| c.id == task.chosen.id).for_each(|c| c.set.append(&mut set));
+    let failures = restore(task.group, &changed);
+    let mut said = Vec::from_iter(found.err());
+    said.push(gone);
+    said.push(if failures.is_empty() {
+        "the weights were put back by this command".to_owned()
+    } else {
+        format!("not everything could be put back: {}", failures.join("; "))
+    });
+    Err(said.join("; "))
+}
+
+/// Gives the chosen peer more and more. `set`: the weights that it was given.
+fn find(task: &Task, guard: &mut Guard, set: &mut Vec<u64>, say: &dyn Fn(&str)) -> Result<Found, String> {
     let Task { group, peers, chosen, limits, step } = *task;
     let others: u64 = peers.iter().filter(|p| p.id != chosen.id).map(|p| p.weight * SCALE).sum();
     for p in peers {
         group.set_weight(p.id, p.weight * SCALE)?;
     }
+    let own = Own::find(&chosen.server);
     let mut search = Search::new(limits);
     let (mut steps, mut ended) = (Vec::new(), None);
     let mut share = (chosen.weight * SCALE) as f64 / (chosen.weight * SCALE + others) as f64;
@@ -147,9 +170,12 @@ fn find(task: &Task, guard: &mut Guard, say: &dyn Fn(&str)) -> Result<Found, Str
         } else {
             (others as f64 * share / (1.0 - share)).round() as u64
         };
-        guard.alive()?;
-        group.set_weight(chosen.id, weight.clamp(1, MOST_WEIGHT.max(others * 100)))?;
-        let taken = match measure(group, chosen.id, share, step, Some(&search))? {
+        let weight = weight.clamp(1, MOST_WEIGHT.max(others * 100));
+        set.push(weight);
+        guard.alive(&json!({ "id": chosen.id, "weight": weight }))?;
+        group.is_still(peers)?;
+        group.set_weight(chosen.id, weight)?;
+        let taken = match measure(group, (chosen, own.as_ref()), share, step, Some(&search))? {
             Measured::Step(taken) => taken,
             Measured::Broken(why) => {
                 ended = Some(why);
@@ -183,7 +209,7 @@ fn watch(group: &Group, chosen: &Peer, step: Duration, count: usize, say: &dyn F
         let whole: u64 = weights.iter().map(|p| p.weight).sum();
         let own = weights.iter().find(|p| p.id == chosen.id).map_or(0, |p| p.weight);
         // Without a search nothing is broken.
-        if let Measured::Step(taken) = measure(group, chosen.id, own as f64 / whole.max(1) as f64, step, None)? {
+        if let Measured::Step(taken) = measure(group, (chosen, None), own as f64 / whole.max(1) as f64, step, None)? {
             say(&line(&taken));
             steps.push(taken);
         }
@@ -213,19 +239,27 @@ fn between(share: f64, before: &Counts, now: &Counts, seconds: f64) -> Step {
         mean_us: part(us),
         failed: part(failed),
         answers,
+        ..Step::default()
     }
 }
 
 /// Looks again and again until a step is over. One that bends far too much ends at once, so that a fault lasts no longer than it takes to see it.
-fn measure(group: &Group, id: u64, share: f64, step: Duration, search: Option<&Search>) -> Result<Measured, String> {
+fn measure(
+    group: &Group,
+    (of, own): (&Peer, Option<&Own>),
+    share: f64,
+    step: Duration,
+    search: Option<&Search>,
+) -> Result<Measured, String> {
     let settle = step.mul_f64(SETTLE);
     let look = LOOK.min(step.mul_f64((1.0 - SETTLE) / 8.0));
     let began = Instant::now();
-    let mut last = (group.counts(id)?, Instant::now());
+    let mut last = (group.counts(of)?, Instant::now());
     let mut first = None;
+    let mut looking = None;
     loop {
         std::thread::sleep(look);
-        let (now, at) = (group.counts(id)?, Instant::now());
+        let (now, at) = (group.counts(of)?, Instant::now());
         let since = at.duration_since(last.1).as_secs_f64();
         if let Some(search) = search
             && let Some(why) = search.breaks(share, &between(share, &last.0, &now, since), since)
@@ -240,10 +274,14 @@ fn measure(group: &Group, id: u64, share: f64, step: Duration, search: Option<&S
             continue;
         }
         let (before, from) = *first.get_or_insert((now, at));
+        if looking.is_none() {
+            looking = own.map(Own::begin);
+        }
         let taken = between(share, &before, &now, at.duration_since(from).as_secs_f64().max(1e-3));
         let is_hopeless = || search.is_some_and(|s| s.bends(&taken) == Some(Bend::Failures));
         if began.elapsed() >= step || taken.answers >= FEWEST && is_hopeless() {
-            return Ok(Measured::Step(taken));
+            let (queue, cpu) = own.zip(looking).map_or((None, None), |(own, looking)| own.end(looking));
+            return Ok(Measured::Step(Step { queue, cpu, ..taken }));
         }
     }
 }
@@ -265,6 +303,8 @@ fn shown(found: &Found) -> String {
             Some(most) => format!("beyond that they take longer (it was seen to give {})", rate(most)),
             None => "beyond that they take longer".to_owned(),
         },
+        Some(Bend::Queue) => "beyond that connections wait in its accept queue, or are dropped there".to_owned(),
+        Some(Bend::Cpu) => "beyond that it has no CPU time left".to_owned(),
         None => "it had all the traffic there is, and nothing bent: it may carry more".to_owned(),
     };
     format!("\n{server} carries {} requests/s; {bend}. Plan with {}.\n", rate(best), rate(safe))

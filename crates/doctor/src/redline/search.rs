@@ -1,5 +1,6 @@
 //! The way to the place where a server bends. Pure: what was measured goes in, the next share comes out. From and to: `redline`.
 
+use machine::queue::Watched;
 use serde::Serialize;
 
 /// Each step gives the server so much more of the traffic than the one before.
@@ -14,6 +15,12 @@ pub(super) const FEWEST: u64 = 20;
 const NOTICEABLE_US: f64 = 2_000.0;
 /// A server that bends goes on with about what it carries. One whose good answers fall below this part of what it has carried is broken.
 const BROKEN: f64 = 0.5;
+
+/// A queue this full, with so many in it, is about to overflow.
+const FULL: f64 = 0.8;
+const FEW: u32 = 8;
+/// A server that uses so much of its CPUs has none for more requests.
+const BUSY: f64 = 0.95;
 
 /// A step as it was measured.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize)]
@@ -30,6 +37,10 @@ pub struct Step {
     pub failed: f64,
     /// How many answers that is of.
     pub answers: u64,
+    /// Its accept queue, where it runs on this machine.
+    pub queue: Option<Watched>,
+    /// The part of the CPUs that it can use, likewise.
+    pub cpu: Option<f64>,
 }
 
 /// What is too much.
@@ -49,6 +60,10 @@ pub enum Bend {
     Failures,
     /// Answers take longer.
     Latency,
+    /// Its accept queue fills: connections wait, or are dropped.
+    Queue,
+    /// It has no CPU time left.
+    Cpu,
 }
 
 /// How far it has come.
@@ -89,8 +104,15 @@ impl Search {
         if step.failed > self.limits.failed {
             return Some(Bend::Failures);
         }
-        let first = self.first.as_ref()?.mean_us;
-        (step.mean_us > first * self.limits.slower && step.mean_us > first + NOTICEABLE_US).then_some(Bend::Latency)
+        let slower = |first: f64| step.mean_us > first * self.limits.slower && step.mean_us > first + NOTICEABLE_US;
+        if self.first.is_some_and(|first| slower(first.mean_us)) {
+            return Some(Bend::Latency);
+        }
+        let is_full = |q: &Watched| q.dropped > 0 || q.most >= FEW && f64::from(q.most) >= f64::from(q.backlog) * FULL;
+        if step.queue.as_ref().is_some_and(is_full) {
+            return Some(Bend::Queue);
+        }
+        step.cpu.is_some_and(|cpu| cpu >= BUSY).then_some(Bend::Cpu)
     }
 
     /// Whether the server has broken between two looks, though it is given no less than when it was well; in words.
@@ -146,7 +168,15 @@ mod tests {
             let offered = traffic * share;
             let failed = ((offered - carries) / offered).max(0.0);
             let others = traffic - offered;
-            Step { share, rate: offered.min(carries), others, mean_us: 1_000.0, failed, answers: 1_000 }
+            Step {
+                share,
+                rate: offered.min(carries),
+                others,
+                mean_us: 1_000.0,
+                failed,
+                answers: 1_000,
+                ..Step::default()
+            }
         }
     }
 
@@ -197,6 +227,25 @@ mod tests {
         let mut search = Search::new(LIMITS);
         assert_eq!(search.next(Step { failed: 0.5, answers: 99, ..Step::default() }), None, "it bends as it is");
         assert_eq!(search.best, None);
+    }
+
+    #[test]
+    fn a_queue_and_a_cpu_bend_before_users_notice() {
+        let with = |queue: fn(f64) -> Option<Watched>, cpu: fn(f64) -> Option<f64>| {
+            let mut search = Search::new(LIMITS);
+            let at = server(5_000.0, 2_000.0);
+            run(&mut search, 0.2, |share| Step { queue: queue(share), cpu: cpu(share), ..at(share) });
+            (search.best().unwrap() / 2_000.0, search.bend())
+        };
+        let (share, bend) = with(|_| None, |share| Some(share / 0.6));
+        assert!(share < 0.57 && share > 0.5 && bend == Some(Bend::Cpu), "{share} {bend:?}");
+        let drops = |share: f64| Some(Watched { most: 1, backlog: 100, dropped: u64::from(share > 0.6) });
+        let (share, bend) = with(drops, |_| Some(0.2));
+        assert!(share <= 0.6 && share > 0.5 && bend == Some(Bend::Queue), "{share} {bend:?}");
+        let fills = |share: f64| Some(Watched { most: if share > 0.6 { 90 } else { 7 }, backlog: 100, dropped: 0 });
+        assert_eq!(with(fills, |_| None).1, Some(Bend::Queue));
+        let short = |_| Some(Watched { most: 5, backlog: 5, dropped: 0 });
+        assert_eq!(with(short, |_| None).1, None, "a few that wait are no sign");
     }
 
     #[test]

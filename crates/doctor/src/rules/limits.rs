@@ -12,8 +12,8 @@ const NEAR: f64 = 0.8;
 const AT: f64 = 0.97;
 /// A part of periods in which a group had to wait for CPU.
 const THROTTLED: f64 = 0.1;
-/// Fewer periods are no sample.
-const PERIODS: u64 = 50;
+/// Fewer periods are no sample: a period is 100 ms unless somebody said otherwise, and one of two may be chance.
+const PERIODS: u64 = 5;
 /// Pressure, percent of the last ten seconds: some waited for a CPU; some for memory; all for a disk.
 const CPU_PRESSURE: f64 = 60.0;
 const MEMORY_PRESSURE: f64 = 10.0;
@@ -33,7 +33,7 @@ pub(super) fn descriptors(facts: &Facts) -> Vec<Finding> {
         let weight = if is_over { Weight::Critical } else { Weight::Warning };
         let what =
             format!("{} (process {}) has {} of its {} descriptors in use.", p.name, p.pid, number(used), number(limit));
-        let wanted = (limit * 4).max(65_536);
+        let wanted = limit.saturating_mul(4).max(65_536);
         found.push(
             Finding::new("descriptors", weight, what)
                 .seen(format!("{used} of {limit}"), format!("/proc/{0}/fd, /proc/{0}/limits", p.pid))
@@ -73,7 +73,7 @@ pub(super) fn control_groups(facts: &Facts) -> Vec<Finding> {
         .processes
         .iter()
         .filter_map(|p| Some((format!("{} (process {})", p.name, p.pid), p.cgroup.as_ref()?)));
-    for (who, c) in servers.chain(own).filter(|(_, c)| seen.insert(format!("{c:?}"))) {
+    for (who, c) in servers.chain(own).filter(|(_, c)| seen.insert(limits_of(c))) {
         found.extend(throttled(&who, c));
         found.extend(group_memory(&who, c));
         found.extend(group_threads(&who, c));
@@ -81,14 +81,20 @@ pub(super) fn control_groups(facts: &Facts) -> Vec<Finding> {
     found
 }
 
+/// By what a group is known: processes of one group are one finding.
+fn limits_of(c: &Cgroup) -> String {
+    format!("{} {:?} {:?} {:?}", c.path, c.cpus, c.memory.map(|m| m.1), c.threads.map(|t| t.1))
+}
+
+/// Only what happened between two looks counts: the kernel's counters begin when a group is made.
 fn throttled(who: &str, c: &Cgroup) -> Option<Finding> {
-    let cpus = c.cpus?;
-    let share = part(c.throttled, c.periods);
-    if c.periods < PERIODS || share < THROTTLED {
+    let (cpus, recent) = (c.cpus?, c.recent?);
+    let share = part(recent.throttled, recent.periods);
+    if recent.periods < PERIODS || share < THROTTLED {
         return None;
     }
     let finding = Finding::new("cpu-limit", Weight::Warning, format!("The group of {who} may use {cpus} CPUs and wanted more in {} of the time.", percent(share)))
-        .seen(format!("{} of {} periods", number(c.throttled), number(c.periods)), format!("cpu.stat of {}", c.path))
+        .seen(format!("{} of {} periods just now", number(recent.throttled), number(recent.periods)), format!("cpu.stat of {}", c.path))
         .seen(format!("{cpus} CPUs"), "cpu.max")
         .because("A group that has used its share stands still until the next period, up to 100 ms: that is the tail of its latencies.")
         .cure("a larger share: systemctl set-property UNIT CPUQuota=, --cpus in the container's start, resources.limits.cpu")
@@ -98,23 +104,27 @@ fn throttled(who: &str, c: &Cgroup) -> Option<Finding> {
 
 fn group_memory(who: &str, c: &Cgroup) -> Option<Finding> {
     let (used, limit) = c.memory?;
-    if part(used, limit) < AT && c.oom_kills == 0 {
+    let killed = c.recent.map_or(0, |r| r.oom_kills);
+    if part(used, limit) < AT && killed == 0 {
         return None;
     }
     // The page cache counts as used: full is not yet wrong.
-    let weight = if c.oom_kills > 0 { Weight::Warning } else { Weight::Note };
+    let weight = if killed > 0 { Weight::Warning } else { Weight::Note };
     let finding = Finding::new(
         "memory-limit",
         weight,
         format!("The group of {who} uses {} of the {} it may.", bytes(used), bytes(limit)),
     )
     .seen(format!("{used} of {limit}"), format!("memory.current, memory.max of {}", c.path))
-    .seen(format!("{} processes were killed for want of memory", c.oom_kills), "memory.events, oom_kill")
+    .seen(
+        format!("{killed} processes were killed for want of memory just now, {} since the group was made", c.oom_kills),
+        "memory.events, oom_kill",
+    )
     .because(
         "At the limit caches are thrown away and read again; when nothing is left to throw away, a process is killed.",
     )
     .cure("a larger limit, or fewer workers, connections and buffers");
-    Some(finding.sure(if c.oom_kills > 0 { Sure::Certain } else { Sure::Possible }))
+    Some(finding.sure(if killed > 0 { Sure::Certain } else { Sure::Possible }))
 }
 
 fn group_threads(who: &str, c: &Cgroup) -> Option<Finding> {

@@ -5,7 +5,7 @@ mod error_log;
 mod kernel_log;
 mod limits;
 mod network;
-mod ports;
+pub(crate) mod ports;
 mod queues;
 mod serving;
 
@@ -28,6 +28,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     network::timestamps,
     network::softnet,
     network::links,
+    network::cards,
     network::tracking,
     network::idle_resets,
     limits::descriptors,

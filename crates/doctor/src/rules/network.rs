@@ -5,6 +5,7 @@ use crate::facts::Facts;
 use crate::finding::{Finding, Sure, Weight};
 use crate::text::{bytes, number};
 use machine::links::added;
+use std::collections::BTreeSet;
 
 /// Segments sent again, of all: above this it shows in latencies.
 const LOSS: f64 = 0.02;
@@ -37,7 +38,7 @@ pub(super) fn tcp_memory(facts: &Facts) -> Vec<Finding> {
     let weight = if used >= high || aborted > 0 { Weight::Critical } else { Weight::Warning };
     let page = 4096;
     let what = format!("TCP's memory is used up: {} of {}.", bytes(used * page), bytes(high * page));
-    let wanted = high * 4;
+    let wanted = high.saturating_mul(4);
     vec![
         Finding::new("tcp-memory", weight, what)
             .seen(format!("{} pages", number(used)), "/proc/net/sockstat, mem")
@@ -65,7 +66,7 @@ pub(super) fn orphans(facts: &Facts) -> Vec<Finding> {
             .seen(max.to_string(), "net.ipv4.tcp_max_orphans")
             .because("A server closed them while their clients had not taken everything. Above the limit (under memory pressure above half or a \
                       quarter of it) the kernel resets them: clients lose the ends of answers.")
-            .cure(format!("sysctl -w net.ipv4.tcp_max_orphans={}", max * 4))
+            .cure(format!("sysctl -w net.ipv4.tcp_max_orphans={}", max.saturating_mul(4)))
             .cure("sysctl -w net.ipv4.tcp_fin_timeout=15; sysctl -w net.ipv4.tcp_orphan_retries=2; in nginx: reset_timedout_connection on;")
     ]
 }
@@ -105,7 +106,7 @@ pub(super) fn timestamps(facts: &Facts) -> Vec<Finding> {
         .seen(format!("{} in {:.1} s", number(turned), m.seconds), "TcpExt.PAWSTimewait")
         .because(
             "Clients behind one NAT address have clocks of their own. The server closed first, remembers the last client of the port for a minute, and takes \
-             the next one's SYN for an old packet: its connection takes a second longer.",
+             the next one's SYN for an old packet: its connection takes a second longer, of a Linux client that hears the server's ACK some milliseconds.",
         )
         .cure("let clients close first: keepalive_timeout longer than theirs; the NAT should not use a port again within a minute")
         .cure("sysctl -w net.ipv4.tcp_timestamps=0 on the server, if neither can be had: it costs round-trip measurement and protection at high rates")
@@ -140,7 +141,7 @@ pub(super) fn softnet(facts: &Facts) -> Vec<Finding> {
             )
             .seen(max.to_string(), "net.core.netdev_max_backlog")
             .because("They are lost as if the wire had lost them.")
-            .cure(format!("sysctl -w net.core.netdev_max_backlog={}", max * 4))
+            .cure(format!("sysctl -w net.core.netdev_max_backlog={}", max.saturating_mul(4)))
             .cure("spread packets over CPUs: more queues (ethtool -L), or RPS (/sys/class/net/*/queues/rx-*/rps_cpus)"),
         );
     }
@@ -150,7 +151,7 @@ pub(super) fn softnet(facts: &Facts) -> Vec<Finding> {
             Finding::new("budget", Weight::Note, "CPUs leave packets for their next turn.")
                 .seen(format!("{squeezed} turns in {:.1} s", m.seconds), "/proc/net/softnet_stat, column 3")
                 .because("Packets wait longer than they need to, up to a scheduler's tick.")
-                .cure(format!("sysctl -w net.core.netdev_budget={}", budget * 2))
+                .cure(format!("sysctl -w net.core.netdev_budget={}", budget.saturating_mul(2)))
                 .sure(Sure::Possible),
         );
     }
@@ -168,10 +169,81 @@ pub(super) fn softnet(facts: &Facts) -> Vec<Finding> {
         found.push(
             Finding::new("one-cpu", Weight::Warning, format!("One of {} CPUs takes {} of all packets.", per_cpu.len(), percent(part(most, all))))
                 .seen(format!("{} of {} packets in {:.1} s", number(most), number(all), m.seconds), "/proc/net/softnet_stat, column 1")
+                .seen_of_cards(m)
                 .because("That CPU is the limit while others are idle.")
                 .cure("more queues (ethtool -L IF combined N) with an interrupt each, or RPS: a mask of all CPUs into /sys/class/net/IF/queues/rx-0/rps_cpus")
                 .sure(Sure::Likely),
         );
+    }
+    found
+}
+
+/// What may spread packets over CPUs, of each card.
+trait SeenOfCards {
+    fn seen_of_cards(self, m: &machine::Facts) -> Self;
+}
+
+impl SeenOfCards for Finding {
+    fn seen_of_cards(self, m: &machine::Facts) -> Finding {
+        m.cards.iter().fold(self, |finding, card| {
+            let cpus: BTreeSet<usize> = card.interrupts.values().flatten().copied().collect();
+            let cpus = cpus.iter().map(usize::to_string).collect::<Vec<_>>().join(", ");
+            let cpus = if cpus.is_empty() { "CPUs that are not known".to_owned() } else { format!("CPU {cpus}") };
+            let (queues, spread) = card.rps;
+            let what = format!(
+                "{}: {queues} queues for receiving, interrupts on {cpus}, RPS for {spread} of the queues",
+                card.name
+            );
+            finding.seen(what, "/sys/class/net, /proc/irq")
+        })
+    }
+}
+
+/// Cards that are set up so that they cost more than they need to.
+pub(super) fn cards(facts: &Facts) -> Vec<Finding> {
+    let m = &facts.machine;
+    let mut found = Vec::new();
+    for card in &m.cards {
+        let name = &card.name;
+        let off: Vec<&str> = card.offloads.iter().filter(|(_, on)| !**on).map(|(n, _)| n.as_str()).collect();
+        if !off.is_empty() {
+            found.push(
+                Finding::new(
+                    "offload-off",
+                    Weight::Note,
+                    format!("{name} could do work that CPUs do: {}.", off.join(", ")),
+                )
+                .seen(off.join(", ") + " can be switched and are off", "ethtool's netlink, features")
+                .because("Without them a CPU cuts, sums and joins each packet of 1,500 bytes itself.")
+                .cure(format!(
+                    "ethtool -K {name} {}",
+                    off.iter().map(|n| format!("{n} on")).collect::<Vec<_>>().join(" ")
+                ))
+                .sure(Sure::Likely),
+            );
+        }
+        let cpus: BTreeSet<&Vec<usize>> = card.interrupts.values().collect();
+        let (queues, spread) = card.rps;
+        if m.cpus > 1
+            && queues > 1
+            && spread == 0
+            && card.interrupts.len() > 1
+            && cpus.len() == 1
+            && cpus.iter().all(|c| c.len() == 1)
+        {
+            let cpu = cpus.iter().flat_map(|c| c.iter()).next().copied().unwrap_or(0);
+            found.push(
+                Finding::new(
+                    "interrupts-on-one-cpu",
+                    Weight::Note,
+                    format!("All {queues} queues of {name} interrupt CPU {cpu}."),
+                )
+                .seen(format!("{} interrupts, CPU {cpu}", card.interrupts.len()), "/proc/irq/N/effective_affinity_list")
+                .because("Several queues are there so that several CPUs take packets.")
+                .cure("irqbalance, or a CPU for each: echo N > /proc/irq/NUMBER/smp_affinity_list")
+                .sure(Sure::Likely),
+            );
+        }
     }
     found
 }
@@ -187,12 +259,28 @@ pub(super) fn links(facts: &Facts) -> Vec<Finding> {
         let from = format!("rtnetlink, {name}");
         let lost = c.rx_missed + c.tx_dropped;
         if lost > 0 {
-            found.push(
+            let finding =
                 Finding::new("interface-drops", Weight::Warning, format!("{name} dropped {} packets.", number(lost)))
-                    .seen(format!("{} found the ring full, {} the queue for sending, in {:.1} s", c.rx_missed, c.tx_dropped, m.seconds), &from)
-                    .because("Lost packets are sent again after 200 ms or more; lost UDP is lost.")
-                    .cure(format!("ethtool -G {name} rx 4096  (ethtool -g {name} says what it can have); for sending: ip link set {name} txqueuelen 10000, or less traffic than the queue's discipline lets through")),
-            );
+                    .seen(
+                        format!(
+                            "{} found the ring full, {} the queue for sending, in {:.1} s",
+                            c.rx_missed, c.tx_dropped, m.seconds
+                        ),
+                        &from,
+                    )
+                    .because("Lost packets are sent again after 200 ms or more; lost UDP is lost.");
+            let finding = match m.cards.iter().find(|c| c.name == *name).and_then(|c| c.rx_ring) {
+                Some((now, most)) if now < most => finding
+                    .seen(format!("{now} places of {most} for receiving"), "ethtool's netlink, rings")
+                    .cure(format!("ethtool -G {name} rx {most}")),
+                Some((now, _)) => finding
+                    .seen(format!("{now} places for receiving, which is the most"), "ethtool's netlink, rings")
+                    .cure(format!("more queues (ethtool -L {name} combined N): the ring is as long as it can be")),
+                None => finding.cure(format!("ethtool -G {name} rx 4096  (ethtool -g {name} says what it can have)")),
+            };
+            found.push(finding.cure(format!(
+                "for sending: ip link set {name} txqueuelen 10000, or less traffic than the queue's discipline lets through"
+            )));
         }
         let wrong = c.rx_errors + c.tx_errors;
         if wrong > 0 && !now.is_loopback {
@@ -243,7 +331,7 @@ pub(super) fn tracking(facts: &Facts) -> Vec<Finding> {
             )
             .seen(format!("{dropped} packets dropped in {:.1} s", m.seconds), "/proc/net/stat/nf_conntrack")
             .because("A packet of a connection that finds no place is dropped: new connections hang.")
-            .cure(format!("sysctl -w net.netfilter.nf_conntrack_max={}", c.max * 4))
+            .cure(format!("sysctl -w net.netfilter.nf_conntrack_max={}", c.max.saturating_mul(4)))
             .cure("do not track what needs no tracking: a rule in the raw table, ... notrack, for the service's ports"),
     ]
 }

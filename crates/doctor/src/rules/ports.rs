@@ -12,8 +12,10 @@ const NEAR: f64 = 0.8;
 const GONE: f64 = 0.97;
 
 /// The range of local ports, and how many of them are not reserved.
-fn range(facts: &Facts) -> Option<(u64, u64, u64)> {
+pub(crate) fn range(facts: &Facts) -> Option<(u64, u64, u64)> {
     let [first, last] = facts.machine.numbers("net.ipv4.ip_local_port_range")[..] else { return None };
+    // Facts may be recorded ones, which anybody can write.
+    let last = last.min(u64::from(u16::MAX));
     let reserved =
         reserved(facts).iter().map(|&(from, to)| (to.min(last) + 1).saturating_sub(from.max(first))).sum::<u64>();
     Some((first, last, (last + 1).saturating_sub(first).saturating_sub(reserved)))
@@ -72,7 +74,7 @@ pub(super) fn time_waits(facts: &Facts) -> Vec<Finding> {
         .because("A connection that skips TIME_WAIT can hand its late segments to the next one on the same ports. Where it is full, this \
                   machine closes too many connections that it could keep.")
         .cure("keep connections (keepalive in upstream blocks, keepalive_timeout for clients)")
-        .cure(format!("sysctl -w net.ipv4.tcp_max_tw_buckets={}", (max * 4).max(262_144)));
+        .cure(format!("sysctl -w net.ipv4.tcp_max_tw_buckets={}", max.saturating_mul(4).max(262_144)));
     vec![finding]
 }
 
@@ -82,17 +84,27 @@ pub(super) fn thieves(facts: &Facts) -> Vec<Finding> {
     let mut found = clients(facts);
     for conf in &facts.configurations {
         for listen in conf.listens.iter().filter(|l| l.port != 0) {
-            let held =
-                m.sockets.listeners.iter().filter(|l| l.port == listen.port && collides(&listen.address, &l.address));
-            let mut others = held.filter_map(|l| Some((l, m.holder(l.inode).filter(|p| !conf.is_own(&p.name))?)));
-            let Some((l, holder)) = others.next() else { continue };
-            let what = format!("Port {} is held by {} (process {}).", l.port, holder.name, holder.pid);
+            let held = |port: u16, address: &str| listen.has(port) && collides(&listen.address, address);
+            let tcp = || {
+                let all = m.sockets.listeners.iter().filter(|l| l.port != 0 && held(l.port, &l.address));
+                let mut all = all.filter_map(|l| Some((l.address.as_str(), l.port, m.holder(l.inode)?)));
+                all.find(|(.., p)| !conf.is_own(&p.name)).map(|(at, port, p)| (at, port, p.pid, p.name.as_str()))
+            };
+            let udp = || {
+                let all = m.sockets.udp.iter().filter(|b| held(b.port, &b.address));
+                let holder = |inode| facts.udp_holders.iter().find(|h| h.inode == inode && !conf.is_own(&h.name));
+                let mut all = all.filter_map(|b| Some((b, holder(b.inode)?)));
+                all.next().map(|(b, h)| (b.address.as_str(), b.port, h.pid, h.name.as_str()))
+            };
+            let Some((address, port, pid, name)) = (if listen.is_udp { udp() } else { tcp() }) else { continue };
+            let protocol = if listen.is_udp { "UDP port" } else { "Port" };
+            let what = format!("{protocol} {port} is held by {name} (process {pid}).");
             found.push(
                 Finding::new("port-taken", Weight::Critical, what)
-                    .seen(format!("{} listens", l.address), "sock_diag")
+                    .seen(format!("{address} {}", if listen.is_udp { "is bound" } else { "listens" }), "sock_diag")
                     .seen(format!("listen {}", listen.address), &listen.place)
                     .because("A start fails with \"bind() failed (98: Address already in use)\".")
-                    .cure(format!("end it (kill {}), or listen on another port", holder.pid))
+                    .cure(format!("end it (kill {pid}), or listen on another port"))
                     .sure(Sure::Likely),
             );
         }
@@ -140,14 +152,14 @@ pub(super) fn unreserved(facts: &Facts) -> Vec<Finding> {
     let reserved = reserved(facts);
     let is_free = |port: u64| !reserved.iter().any(|r| (r.0..=r.1).contains(&port));
     // What was configured, not whatever port the kernel gave to a program that asked for any.
-    let wanted = facts.configurations.iter().flat_map(|c| &c.listens).map(|l| u64::from(l.port));
+    let wanted = facts.configurations.iter().flat_map(|c| &c.listens).flat_map(|l| l.ports().map(u64::from));
     let mut exposed: Vec<u64> = wanted.filter(|p| (first..=last).contains(p) && is_free(*p)).collect();
     exposed.sort_unstable();
     exposed.dedup();
     if exposed.is_empty() {
         return Vec::new();
     }
-    let list = exposed.iter().map(u64::to_string).collect::<Vec<_>>().join(",");
+    let list = ranges(&exposed);
     let what = format!("A client can take a port that a service needs: {list}.");
     let mut all: Vec<String> = facts
         .machine
@@ -166,9 +178,28 @@ pub(super) fn unreserved(facts: &Facts) -> Vec<Finding> {
     vec![finding]
 }
 
+/// `80,8000-8009`, of numbers that rise.
+fn ranges(ports: &[u64]) -> String {
+    let mut runs: Vec<(u64, u64)> = Vec::new();
+    for &port in ports {
+        match runs.last_mut().filter(|run| run.1 + 1 == port) {
+            Some(run) => run.1 = port,
+            None => runs.push((port, port)),
+        }
+    }
+    let each = |&(from, to): &(u64, u64)| if from == to { from.to_string() } else { format!("{from}-{to}") };
+    runs.iter().map(each).collect::<Vec<_>>().join(",")
+}
+
 #[cfg(test)]
 mod tests {
-    use super::collides;
+    use super::{collides, ranges};
+
+    #[test]
+    fn runs_of_ports() {
+        assert_eq!(ranges(&[80, 8000, 8001, 8002, 8004]), "80,8000-8002,8004");
+        assert_eq!(ranges(&[]), "");
+    }
 
     #[test]
     fn addresses_that_collide() {

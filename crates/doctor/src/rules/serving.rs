@@ -33,7 +33,10 @@ const NEAR: f64 = 0.9;
 
 /// All of them; none if no server was asked.
 pub(super) fn rules(facts: &Facts) -> Vec<Finding> {
-    let Some(s) = &facts.serving else { return Vec::new() };
+    facts.serving.iter().chain(&facts.others).flat_map(|s| of(facts, s)).collect()
+}
+
+fn of(facts: &Facts, s: &Serving) -> Vec<Finding> {
     [stuck(s), cpu(facts, s), connections(s), log(s)]
         .into_iter()
         .flatten()
@@ -145,7 +148,7 @@ fn connections(s: &Serving) -> Option<Finding> {
     )
     .seen(format!("{used} of {limit}"), "/api/9/connections, worker_connections")
     .because("At the limit an idle connection is closed for each new one, and when none is idle, new ones wait.")
-    .cure(format!("events {{ worker_connections {}; }}", limit * 2));
+    .cure(format!("events {{ worker_connections {}; }}", limit.saturating_mul(2)));
     Some(finding)
 }
 

@@ -1,7 +1,7 @@
 use super::judge;
 use crate::facts::Facts;
 use crate::finding::{Finding, Weight};
-use machine::cgroup::{Cgroup, Pressure};
+use machine::cgroup::{Cgroup, Counted, Pressure};
 use machine::counters::{Conntrack, Softnet};
 use machine::kernel_log::Line;
 use machine::links::{Link, LinkCounts};
@@ -120,10 +120,21 @@ fn each_fault_alone_is_found_and_nothing_else() {
         only(after(|m| drop(m.settings.insert("fs.file-nr".into(), "790000 0 800000".into())))),
         ("file-max", Critical)
     );
-    let group = Cgroup { cpus: Some(0.1), periods: 100, throttled: 60, ..Cgroup::default() };
+    let just_now = |periods, throttled, oom_kills| Some(Counted { periods, throttled, oom_kills });
+    let group = Cgroup { cpus: Some(0.1), recent: just_now(10, 6, 0), ..Cgroup::default() };
     assert_eq!(only(after(|m| m.processes[0].cgroup = Some(group))), ("cpu-limit", Warning));
-    let group = Cgroup { memory: Some((99, 100)), oom_kills: 1, ..Cgroup::default() };
+    let group = Cgroup { memory: Some((99, 100)), oom_kills: 1, recent: just_now(0, 0, 1), ..Cgroup::default() };
     assert_eq!(only(after(|m| m.processes[0].cgroup = Some(group))), ("memory-limit", Warning));
+    let long_ago = Cgroup {
+        cpus: Some(0.1),
+        memory: Some((7, 60)),
+        periods: 10_000,
+        throttled: 9_000,
+        oom_kills: 1,
+        recent: just_now(10, 0, 0),
+        ..Cgroup::default()
+    };
+    assert_eq!(after(|m| m.processes[0].cgroup = Some(long_ago)), [], "counters begin when a group is made");
     assert_eq!(
         only(after(|m| m.pressure = Some(Pressure { io_full: 50.0, ..Pressure::default() }))),
         ("disk", Warning)
@@ -171,6 +182,19 @@ fn interfaces_and_cpus() {
     assert_eq!(only(cpus(vec![packets(80_000, 0), packets(100, 0)])), ("one-cpu", Warning));
     assert_eq!(cpus(vec![packets(80_000, 0), packets(70_000, 0)]), []);
     assert_eq!(cpus(vec![packets(8_000, 0), packets(100, 0)]), [], "few packets may be one CPU's");
+    let card = |change: &dyn Fn(&mut machine::card::Card)| {
+        let mut card = machine::card::Card { name: "eth0".into(), rps: (2, 0), ..Default::default() };
+        card.offloads.insert("rx-gro".into(), true);
+        card.interrupts = [(24, vec![0]), (25, vec![1])].into();
+        change(&mut card);
+        after(|m| {
+            m.cpus = 2;
+            m.cards = vec![card.clone()];
+        })
+    };
+    assert_eq!(card(&|_| ()), []);
+    assert_eq!(only(card(&|c| _ = c.offloads.insert("rx-gro".into(), false))), ("offload-off", Note));
+    assert_eq!(only(card(&|c| _ = c.interrupts.insert(25, vec![0]))), ("interrupts-on-one-cpu", Note));
     assert_eq!(only(cpus(vec![packets(80_000, 500), packets(80_000, 0)])), ("budget", Note));
     let pressed = |p: Pressure| only(after(|m| m.pressure = Some(p)));
     assert_eq!(pressed(Pressure { cpu_some: 90.0, ..Pressure::default() }), ("cpu", Warning));

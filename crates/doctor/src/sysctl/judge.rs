@@ -129,17 +129,14 @@ fn verdict(a: &Assignment, next: Option<&Assignment>, machine: &Machine) -> Said
         };
         return (Garbled, format!("a value whose name is lost{guess}"), None);
     }
+    if a.name.chars().chain(a.value.chars()).any(char::is_control) {
+        return (Garbled, "has characters that no setting has".to_owned(), None);
+    }
     if a.is_comment {
         let value = if a.value.is_empty() { ", without a value" } else { "" };
         return (NoOp, format!("is a comment{value}"), None);
     }
-    let Some(setting) = table::find(&a.name) else {
-        return if machine.now.contains_key(&a.name) {
-            (Applies, "this kernel has it; nothing more is known of it here".to_owned(), Some(a.value.clone()))
-        } else {
-            (Garbled, "no kernel has a setting of this name, as far as is known here".to_owned(), None)
-        };
-    };
+    let Some(setting) = table::find(&a.name) else { return unknown(a, machine) };
     if let Some(removed) = setting.removed.filter(|r| machine.kernel >= *r) {
         let instead = setting.instead.map(|i| format!("; now {i}")).unwrap_or_default();
         return (
@@ -172,6 +169,47 @@ fn verdict(a: &Assignment, next: Option<&Assignment>, machine: &Machine) -> Said
         return (NoOp, format!("is so already: {}", setting.does), Some(a.value.clone()));
     }
     (Applies, format!("{}{}", setting.does, sizes(setting, &numbers)), Some(a.value.clone()))
+}
+
+/// A setting of which nothing more than its name is known, if that.
+fn unknown(a: &Assignment, machine: &Machine) -> Said {
+    use Verdict::{Applies, Garbled, NoOp};
+    let own = (!a.value.is_empty()).then(|| a.value.clone());
+    if let Some(now) = machine.now.get(&a.name) {
+        if own.is_none() {
+            return (Garbled, "has no value".to_owned(), None);
+        }
+        if words_of(now) == words_of(&a.value) {
+            return (NoOp, "is so already; nothing more is known of it here".to_owned(), own);
+        }
+        return (Applies, "this kernel has it; nothing more is known of it here".to_owned(), own);
+    }
+    if table::is_known(&a.name) {
+        let does_not = machine.absent.contains(&a.name);
+        return if own.is_none() {
+            (Garbled, "has no value".to_owned(), None)
+        } else if does_not {
+            (
+                NoOp,
+                "other kernels have it, this one does not (its version, or a module that is not loaded)".to_owned(),
+                own,
+            )
+        } else {
+            (Applies, "kernels have it; nothing more is known of it here".to_owned(), own)
+        };
+    }
+    let none = "no kernel has a setting of this name, as far as is known here";
+    match &a.meant {
+        Some(meant) => {
+            let does = table::find(meant).map(|s| format!(", for {}", s.does)).unwrap_or_default();
+            (
+                Garbled,
+                format!("{none}; the nearest one is {meant}{does}: is that what was meant? It is not set here"),
+                None,
+            )
+        }
+        None => (Garbled, none.to_owned(), None),
+    }
 }
 
 fn words_of(text: &str) -> Vec<&str> {
@@ -275,7 +313,7 @@ fn special(name: &str, n: &[u64], machine: &Machine) -> Option<Said> {
             Some("65535"),
         ),
         "net.core.netdev_max_backlog" if first > 250_000 => dangerous(
-            format!("{} packets for each CPU, {} of them: seconds of delay instead of a drop", number(first), bytes(first * 2048)),
+            format!("{} packets for each CPU, {} of them: seconds of delay instead of a drop", number(first), bytes(first.saturating_mul(2048))),
             Some("20000"),
         ),
         "net.core.rmem_default" | "net.core.wmem_default" if first > 16 << 20 => dangerous(
@@ -288,10 +326,10 @@ fn special(name: &str, n: &[u64], machine: &Machine) -> Option<Said> {
         "net.ipv4.tcp_mem" | "net.ipv4.udp_mem" => memory(name, n, machine),
         "net.ipv4.tcp_rmem" | "net.ipv4.tcp_wmem" => Some(buffers(name, n, own)),
         "net.ipv4.tcp_max_orphans" if machine.memory > 0 && first.saturating_mul(ORPHAN) > machine.memory => dangerous(
-            format!("{} orphans of up to 64 kB are {}, this machine has {}", number(first), bytes(first * ORPHAN), bytes(machine.memory)),
+            format!("{} orphans of up to 64 kB are {}, this machine has {}", number(first), bytes(first.saturating_mul(ORPHAN)), bytes(machine.memory)),
             Some(&(machine.memory / 4 / ORPHAN).to_string()),
         ),
-        "net.ipv4.tcp_max_orphans" => Some((Applies, format!("connections that no process has any more ({} if each holds its 64 kB)", bytes(first * ORPHAN)), own)),
+        "net.ipv4.tcp_max_orphans" => Some((Applies, format!("connections that no process has any more ({} if each holds its 64 kB)", bytes(first.saturating_mul(ORPHAN))), own)),
         "net.ipv4.tcp_fin_timeout" if first < 5 => dangerous("clients that are slow to close are reset".into(), Some("15")),
         "fs.file-max" if now.or(default_files(machine)).is_some_and(|now| now >= first) => {
             let (is, now) = now.map_or(("the kernel's own choice here", default_files(machine)), |n| ("now", Some(n)));
@@ -332,7 +370,12 @@ fn scope(name: &str) -> &'static str {
 
 fn memory(name: &str, n: &[u64], machine: &Machine) -> Option<Said> {
     let &[low, pressure, high] = n else { return None };
-    let shown = format!("{}, {}, {}", bytes(low * PAGE), bytes(pressure * PAGE), bytes(high.saturating_mul(PAGE)));
+    let shown = format!(
+        "{}, {}, {}",
+        bytes(low.saturating_mul(PAGE)),
+        bytes(pressure.saturating_mul(PAGE)),
+        bytes(high.saturating_mul(PAGE))
+    );
     if !n.is_sorted() {
         return Some((Verdict::Garbled, format!("the three numbers do not rise ({shown})"), None));
     }
@@ -403,7 +446,7 @@ mod tests {
         let said = |text: &str, kernel, now: &[(&str, &str)]| {
             let now = now.iter().map(|(k, v)| ((*k).to_owned(), (*v).to_owned())).collect();
             let machine = Machine { kernel, memory: 8 << 30, now, absent: Vec::new() };
-            let j = judge(&read(text), &machine);
+            let j = judge(&read(text, &|_| false), &machine);
             (j[0].verdict, j[0].set.clone())
         };
         use Verdict::{Applies, Dangerous, Garbled, NoOp, Removed};
@@ -420,6 +463,17 @@ mod tests {
             (Garbled, Some("2048 64500".into()))
         );
         assert_eq!(said("net.ipv4.nothing = 1", (6, 1), &[]).0, Garbled);
+        assert_eq!(said("net.ipv4.tcp_retries1 = 3", (6, 1), &[]), (Applies, Some("3".into())));
+        assert_eq!(said("kerntl.shmall = 3", (6, 1), &[]), (Garbled, None));
+        let most = u64::MAX;
+        for name in
+            ["net.ipv4.tcp_max_orphans", "net.core.netdev_max_backlog", "net.core.optmem_max", "net.core.rmem_default"]
+        {
+            assert_eq!(said(&format!("{name} = {most}"), (6, 1), &[]).0, Dangerous);
+        }
+        for name in ["net.ipv4.udp_mem", "net.ipv4.tcp_mem", "net.ipv4.tcp_rmem", "net.ipv4.ip_local_port_range"] {
+            assert!(matches!(said(&format!("{name} = {most} {most} {most}"), (6, 1), &[]).0, Dangerous | Garbled));
+        }
         assert_eq!(said("net.core.somaxconn = 5000\nnet.core.somaxconn = 6000", (6, 1), &[]), (NoOp, None));
     }
 }

@@ -9,6 +9,7 @@ pub(crate) mod table;
 use crate::command::{self, WARNING};
 use crate::facts::Facts;
 use crate::options::Options;
+use api_client::terminal::plain;
 use judge::{Judged, Machine, Verdict};
 use serde_json::json;
 use std::fmt::Write;
@@ -21,21 +22,28 @@ const HEAD: &str = "# Corrected by ironweir doctor sysctl";
 pub fn corrected(text: &str, release: &str, memory: u64) -> String {
     let kernel = table::version(release).unwrap_or((u32::MAX, 0));
     let machine = Machine { kernel, memory, ..Machine::default() };
-    let judged = judge::judge(&read::read(text), &machine);
+    let judged = judge::judge(&read::read(text, &|_| false), &machine);
     let _ = report(&judged);
     profile("any", &judged, &machine)
 }
 
 /// Runs it.
 pub(crate) fn run(o: &Options, file: &str) -> Result<u8, String> {
-    let bytes = std::fs::read(file).map_err(|e| format!("{file}: {e}"))?;
+    let bytes = crate::files::read(file.as_ref(), read::MOST_BYTES).map_err(|e| format!("{file}: {e}"))?;
     if bytes.len() > read::MOST_BYTES {
-        return Err(format!("{file}: {} bytes are no profile of settings", bytes.len()));
+        return Err(format!("{file}: more than {} bytes are no profile of settings", read::MOST_BYTES));
     }
-    let assignments = read::read(&String::from_utf8_lossy(&bytes));
-    let machine = match o.value("facts") {
-        Some(path) => of_facts(&Facts::load(Path::new(path))?),
-        None => this(&assignments),
+    let text = String::from_utf8_lossy(&bytes);
+    let (assignments, machine) = match o.value("facts") {
+        Some(path) => {
+            let machine = of_facts(&Facts::load(Path::new(path))?);
+            (read::read(&text, &|name| machine.now.contains_key(name)), machine)
+        }
+        None => {
+            let assignments = read::read(&text, &machine::facts::has_setting);
+            let machine = this(&assignments);
+            (assignments, machine)
+        }
     };
     let judged = judge::judge(&assignments, &machine);
     let out =
@@ -97,10 +105,10 @@ fn report(judged: &[Judged]) -> String {
     let mut out = String::new();
     for j in judged {
         let name = if j.name.is_empty() { "(no name)" } else { &j.name };
-        let _ = writeln!(out, "{:<10} line {}: {name} = {}", j.verdict.name(), j.line, j.value);
-        let _ = writeln!(out, "           {}", j.reason);
+        let _ = writeln!(out, "{:<10} line {}: {} = {}", j.verdict.name(), j.line, plain(name), plain(&j.value));
+        let _ = writeln!(out, "           {}", plain(&j.reason));
         if let Some(written) = &j.written {
-            let _ = writeln!(out, "           written \"{written}\"");
+            let _ = writeln!(out, "           written \"{}\"", plain(written));
         }
         if let Some(set) = j.set.as_ref().filter(|s| **s != j.value) {
             let _ = writeln!(out, "           better: {} = {set}", j.name);
@@ -130,7 +138,7 @@ fn profile(file: &str, judged: &[Judged], machine: &Machine) -> String {
     out.push_str(if left_out().next().is_some() { "\n# Left out:\n" } else { "" });
     for j in left_out() {
         let name = if j.name.is_empty() { "(no name)" } else { &j.name };
-        let _ = writeln!(out, "# {name} = {}: {}: {}", j.value, j.verdict.name(), j.reason);
+        let _ = writeln!(out, "# {} = {}: {}: {}", plain(name), plain(&j.value), j.verdict.name(), plain(&j.reason));
     }
     out
 }

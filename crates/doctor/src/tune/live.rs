@@ -28,10 +28,19 @@ pub(super) fn with<T>(
     let step = o.duration("step", STEP)?.max(Duration::from_millis(200));
     let patience = o.duration("dead-man", DEAD_MAN)?.max(step * 2);
     let now = candidates.iter().filter_map(|c| Some((c.name.clone(), facts::setting(&c.name)?))).collect::<Vec<_>>();
-    let mut live = Live { guard: Guard::start(&["tune", "--guard"], json!(now), patience)?, client, step };
+    let mut live = Live { guard: Guard::start(&["tune", "--guard"], json!(&now), patience)?, client, step };
     let result = run(&mut live);
-    live.guard.end()?;
-    result
+    let Err(gone) = live.guard.end() else { return result };
+    // The switch itself was killed.
+    let failures = set_back(&now);
+    let mut said = Vec::from_iter(result.err());
+    said.push(gone);
+    said.push(if failures.is_empty() {
+        "everything was set back by this command".to_owned()
+    } else {
+        failures.join("; ")
+    });
+    Err(said.join("; "))
 }
 
 struct Live {
@@ -61,7 +70,7 @@ impl Place for Live {
     }
 
     fn set(&mut self, name: &str, value: &str) -> Result<(), String> {
-        self.guard.alive()?;
+        self.guard.alive(&json!("alive"))?;
         facts::set(name, value).map_err(|e| format!("{name} = {value}: {e}"))
     }
 
@@ -70,7 +79,7 @@ impl Place for Live {
         let before = self.counts()?;
         std::thread::sleep(self.step.mul_f64(1.0 - SETTLE));
         let after = self.counts()?;
-        self.guard.alive()?;
+        self.guard.alive(&json!("alive"))?;
         let requests = after.0.saturating_sub(before.0);
         if requests < FEWEST {
             return Err(format!(
@@ -84,14 +93,19 @@ impl Place for Live {
 
 /// The switch itself: waits for a silence or the end, and sets everything back.
 pub(super) fn guard() -> Result<u8, String> {
-    let order = guard::wait_for_the_end()?;
+    let order = guard::wait_for_the_end()?.order;
     let values: Vec<(String, String)> =
         serde_json::from_value(order).map_err(|e| format!("no settings to set back ({e})"))?;
-    let set_back = |(name, value): &(String, String)| {
+    guard::outcome(set_back(&values))
+}
+
+/// What could not be set back.
+fn set_back(values: &[(String, String)]) -> Vec<String> {
+    let one = |(name, value): &(String, String)| {
         if facts::setting(name).as_ref() == Some(value) {
             return None;
         }
         facts::set(name, value).err().map(|e| format!("{name} should be {value} again: {e}"))
     };
-    guard::outcome(values.iter().filter_map(set_back).collect())
+    values.iter().filter_map(one).collect()
 }

@@ -156,19 +156,19 @@ fn candidates(words: &[String]) -> Result<Vec<Candidate>, String> {
         if let Some((name, value)) =
             word.split_once('=').filter(|(name, _)| !name.contains('/') || !Path::new(word).exists())
         {
-            all.push(Candidate {
-                name: name.trim().into(),
-                value: value.trim().into(),
-                from: "the command line".into(),
-            });
+            let (name, value) = (name.trim(), value.trim());
+            if name.is_empty() || value.is_empty() {
+                return Err(format!("{word}: NAME=VALUE needs both"));
+            }
+            all.push(Candidate { name: name.into(), value: value.into(), from: "the command line".into() });
             continue;
         }
-        let bytes = std::fs::read(word).map_err(|e| format!("{word}: {e}"))?;
+        let bytes = crate::files::read(word.as_ref(), read::MOST_BYTES).map_err(|e| format!("{word}: {e}"))?;
         if bytes.len() > read::MOST_BYTES {
-            return Err(format!("{word}: {} bytes are no profile of settings", bytes.len()));
+            return Err(format!("{word}: more than {} bytes are no profile of settings", read::MOST_BYTES));
         }
-        let assignments = read::read(&String::from_utf8_lossy(&bytes));
-        let named = assignments.into_iter().filter(|a| !a.is_comment && !a.name.is_empty());
+        let assignments = read::read(&String::from_utf8_lossy(&bytes), &machine::facts::has_setting);
+        let named = assignments.into_iter().filter(|a| !a.is_comment && !a.name.is_empty() && !a.value.is_empty());
         all.extend(named.map(|a| Candidate { from: format!("{word}, line {}", a.line), name: a.name, value: a.value }));
     }
     if words.is_empty() {

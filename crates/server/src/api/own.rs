@@ -304,6 +304,16 @@ const RESOURCE: Schema =
     Schema::Object(&[field("name", Schema::Text), field("used", Schema::Ratio), field("evidence", Schema::Text)]);
 const HEADROOM: Schema =
     Schema::Object(&[field("rate", Schema::Ratio), field("more", Schema::Ratio), field("then", RESOURCE)]);
+const INTERFACE: Schema = Schema::Object(&[
+    field("name", Schema::Text),
+    field("rx_bits", Schema::Ratio),
+    field("tx_bits", Schema::Ratio),
+    field("rx_packets", Schema::Ratio),
+    field("tx_packets", Schema::Ratio),
+    field("drops", Schema::Ratio),
+    field("errors", Schema::Ratio),
+    maybe("speed", Schema::Number),
+]);
 /// `/ironweir/why`
 pub static WHY: Schema = Schema::Object(&[
     field("seconds", Schema::Ratio),
@@ -312,6 +322,7 @@ pub static WHY: Schema = Schema::Object(&[
     maybe("others", Schema::List(&FINDING)),
     maybe("headroom", HEADROOM),
     maybe("parts_us", Schema::Map(&Schema::Ratio)),
+    maybe("interfaces", Schema::List(&INTERFACE)),
 ]);
 
 static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
@@ -347,6 +358,9 @@ pub fn why(context: &Context) -> Result<Value, Failure> {
     }
     if let Some(headroom) = answer.headroom {
         value["headroom"] = json!(headroom);
+    }
+    if !answer.interfaces.is_empty() {
+        value["interfaces"] = json!(answer.interfaces);
     }
     Ok(value)
 }
