@@ -414,8 +414,8 @@ mod tests {
     /// An answer may come byte by byte, and with hints before it.
     #[test]
     fn answers_in_pieces() {
-        struct Pieces(std::vec::IntoIter<&'static [u8]>);
-        impl Read for Pieces {
+        struct Pieces<'p>(std::slice::Iter<'p, &'static [u8]>);
+        impl Read for Pieces<'_> {
             fn read(&mut self, into: &mut [u8]) -> std::io::Result<usize> {
                 let Some(piece) = self.0.next() else { return Ok(0) };
                 into[..piece.len()].copy_from_slice(piece);
@@ -424,7 +424,7 @@ mod tests {
         }
         let status = |pieces: &[&'static [u8]]| {
             let mut head = Head { began: Instant::now(), bytes: Vec::new(), took: None };
-            head.read(&mut Pieces(pieces.to_vec().into_iter())).unwrap();
+            head.read(&mut Pieces(pieces.iter())).unwrap();
             final_status(&head.bytes)
         };
         assert_eq!(status(&[b"H", b"TTP/1.1 2", b"00 OK\r\n"]), Some(200));
