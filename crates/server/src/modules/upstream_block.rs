@@ -84,7 +84,7 @@ pub struct Block {
     pub(super) state_file: Option<PathBuf>,
     pub(super) servers: Servers,
     /// `nchan_redis_server` and its companions.
-    pub(super) redis: Option<super::nchan::redis::conf::Given>,
+    pub(super) redis: Option<super::nchan::redis::given::Given>,
     /// `balancer_by_lua*`
     pub(super) balancer: Option<Program>,
     node: Option<Node>,

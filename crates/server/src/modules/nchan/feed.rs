@@ -1,7 +1,7 @@
 //! What a subscriber gets, in the form it wants: messages as they come, pings, and last words. From: `hub`. Knows no socket.
 
 use super::hub::{self, Listening};
-use super::redis::Backend;
+use super::redis::backend::Backend;
 use super::{Conf, Settings};
 use crate::connection::parked::{Form, Words};
 use push::{Message, Next};

@@ -5,7 +5,8 @@ use super::feed::{Feed, Over, Piece, Turn};
 use super::frames::{Came, Inbox};
 use super::hooks::{self, Forwarded};
 use super::publish::Publisher;
-use super::redis::{self, Backend};
+use super::redis;
+use super::redis::backend::Backend;
 use super::{Conf, answer, parked, subscribe};
 use crate::connection::pool;
 use crate::connection::socket::Socket;
@@ -564,11 +565,11 @@ async fn forward(
         }
     }
     let data = other.as_deref().unwrap_or(data);
-    let published = match redis::of(r, conf) {
+    let published = match redis::backend::of(r, conf) {
         None => publisher.publish(data, binary, conf).map_err(answer::reason),
         Some(backend) => publisher.publish_by(&backend, data, binary).await.map_err(|why| match why {
-            redis::Failed::Refused(why) => answer::reason(why),
-            redis::Failed::Unreachable => "Redis does not answer.",
+            redis::backend::Failed::Refused(why) => answer::reason(why),
+            redis::backend::Failed::Unreachable => "Redis does not answer.",
         }),
     };
     hooks::event(r, conf, "channel_publish");

@@ -273,7 +273,7 @@ crate::merged_values! {
         /// `nchan_redis_ping_interval`
         redis_ping: Duration = Duration::from_secs(240),
         /// `nchan_redis_storage_mode`
-        redis_mode: redis::conf::Mode = redis::conf::Mode::Distributed,
+        redis_mode: redis::given::Mode = redis::given::Mode::Distributed,
         /// `nchan_redis_nostore_fastpublish`
         redis_fast: bool = false,
         /// `nchan_redis_idle_channel_cache_timeout`
@@ -302,7 +302,7 @@ pub struct Conf {
 }
 
 /// What an address says, and how it is spoken to.
-type RedisUrl = (redis::conf::Given, Option<Arc<rustls::ClientConfig>>);
+type RedisUrl = (redis::given::Given, Option<Arc<rustls::ClientConfig>>);
 
 impl Conf {
     /// Whether clients may subscribe here.

@@ -72,7 +72,7 @@ pub(super) fn meta(id: &[u8]) -> Box<[u8]> {
 pub(super) fn group(r: &mut Request, conf: &Conf) -> Box<[u8]> {
     let group = conf.group.eval(r);
     let group = escaped(r.get(group));
-    match redis::of(r, conf) {
+    match redis::backend::of(r, conf) {
         Some(backend) => backend.group(&group),
         None => group,
     }

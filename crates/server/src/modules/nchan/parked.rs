@@ -59,7 +59,7 @@ pub fn arrive(
 ) -> Option<()> {
     let packed = Packed::arrive(r, terms, snapshot)?;
     let conf = &snapshot.location(packed.location()).conf.nchan;
-    let held = Held::arrive(r, conf, redis::of_location(snapshot, conf).as_deref())?;
+    let held = Held::arrive(r, conf, redis::backend::of_location(snapshot, conf).as_deref())?;
     Box::new(Parked { packed, held }).go_on(ready);
     Some(())
 }

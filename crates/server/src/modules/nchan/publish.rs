@@ -2,7 +2,8 @@
 
 use super::answer::{self, Form};
 use super::hooks::{self, Forwarded};
-use super::redis::{self, Backend, Failed};
+use super::redis;
+use super::redis::backend::{Backend, Failed};
 use super::{Conf, deflate, handler, held, hub, names, websocket};
 use crate::config::complex::Complex;
 use crate::log_error;
@@ -53,7 +54,7 @@ async fn post(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
     let deflated = deflate::deflated(&data, conf.deflation());
     let (content_type, event) = (&*content_type, &*event);
     let draft = Draft { data: &data, content_type, event, marks: marks(conf), deflated: &deflated };
-    let published = match redis::of(r, conf) {
+    let published = match redis::backend::of(r, conf) {
         Some(backend) => publish_by(&backend, names, draft, keep).await,
         None => publish(names, draft, keep).map_err(Failed::from),
     };
@@ -177,7 +178,7 @@ async fn follow_existing(
 
 /// What channels have.
 async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
-    if let Some(backend) = redis::of(r, conf) {
+    if let Some(backend) = redis::backend::of(r, conf) {
         follow_existing(r, &backend, names, *conf.redis_idle).await?;
     }
     let (mut together, mut found) = (Info::default(), false);
@@ -189,7 +190,7 @@ async fn tell(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdi
 }
 
 async fn delete(r: &mut Request, conf: &Conf, names: &[Box<[u8]>]) -> Result<Verdict, Verdict> {
-    let backend = redis::of(r, conf);
+    let backend = redis::backend::of(r, conf);
     if let Some(backend) = &backend {
         follow_existing(r, backend, names, *conf.redis_idle).await?;
     }
@@ -241,7 +242,7 @@ impl Publisher {
             names,
             keep: keep(r, conf)?,
             answered: conf.publishers.alone.then(|| Form::of(r)),
-            asks: !conf.upstream.is_empty() || !conf.events_id.is_empty() || redis::of(r, conf).is_some(),
+            asks: !conf.upstream.is_empty() || !conf.events_id.is_empty() || redis::backend::of(r, conf).is_some(),
             event: (&**conf.eventsource_event).into(),
             marks: marks(conf),
         })

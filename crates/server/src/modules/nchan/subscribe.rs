@@ -70,7 +70,7 @@ async fn subscribe(
         accounting: *conf.accounting,
         channel_timeout: conf.channel_timeout.as_secs() as i64,
     };
-    if let Some(backend) = redis::of(r, conf)
+    if let Some(backend) = redis::backend::of(r, conf)
         && let Err(why) = backend.follow(&names, *conf.redis_idle).await
     {
         answer::vary(r);

@@ -132,8 +132,8 @@ async fn published(live: &Live, publish: &Publish<'_>) -> u8 {
     match backend.publish(&name, live.draft(publish), live.peer.keep).await {
         Ok(published) if published.info.subscribers == 0 => code::NO_SUBSCRIBERS,
         Ok(_) => code::SUCCESS,
-        Err(redis::Failed::Refused(_)) => code::QUOTA_EXCEEDED,
-        Err(redis::Failed::Unreachable) => code::UNSPECIFIED,
+        Err(redis::backend::Failed::Refused(_)) => code::QUOTA_EXCEEDED,
+        Err(redis::backend::Failed::Unreachable) => code::UNSPECIFIED,
     }
 }
 

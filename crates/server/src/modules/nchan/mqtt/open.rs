@@ -84,7 +84,7 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         return Err(Wrong(code::NOT_AUTHORIZED));
     }
     let may_subscribe = Rules::of(r, &conf.mqtt_subscribe);
-    let (group, backend) = (names::group(r, conf), redis::of(r, conf));
+    let (group, backend) = (names::group(r, conf), redis::backend::of(r, conf));
     let key = table::key(&group, &user, &client);
     // Sessions of a worker that has crashed are there from then on.
     hub::store();

@@ -5,7 +5,7 @@ pub(super) mod travel;
 
 use super::super::hub::{self, Listening};
 use super::super::names;
-use super::super::redis::Backend;
+use super::super::redis::backend::Backend;
 use super::queue::Queue;
 use super::rules::{self, Rules};
 use push::limits::LEVEL_BYTES;

@@ -2,7 +2,8 @@
 //! service thread, by a bounded queue. Every wait ends with `nchan_redis_command_timeout`.
 
 use super::super::{Conf, hub};
-use super::conf::{Given, Mode, Redis};
+use super::conf::Redis;
+use super::given::{Given, Mode};
 use super::slots::Slots;
 use super::{link, wire_up};
 use crate::request::Request;

@@ -3,7 +3,7 @@
 //! each node.
 
 use super::backend::{Backend, Order, Publish, retire};
-use super::conf::Place;
+use super::given::Place;
 use super::link::{MAX_DELAY, MAX_UNANSWERED, Member, RedisLink, Scripts, UNUSED, say};
 use super::open::{ask, open};
 use super::slots::Slots;
@@ -188,7 +188,8 @@ impl Cluster<'_> {
         let known = places.len();
         let named = given.servers.iter().chain([self.entry]).cloned().map(|place| (true, place));
         for (_, place) in places.into_iter().chain(named).collect::<Vec<_>>() {
-            let answer = ask(&self.backend.redis, &place, &[b"CLUSTER", b"SLOTS"], |value| Slots::read(value, &place));
+            let answer =
+                ask(self.backend.redis.target(), &place, &[b"CLUSTER", b"SLOTS"], |value| Slots::read(value, &place));
             if let Ok(Ok(slots)) = timeout(given.cluster_connect_timeout, answer).await
                 && !slots.nodes.is_empty()
             {
@@ -245,7 +246,7 @@ async fn node(
     let (mut delay, mut said) = (given.reconnect_delay, String::new());
     loop {
         let opened = tokio::select! {
-            opened = timeout(given.connect_timeout, open(&backend.redis, &place, &Scripts::TEXTS)) => opened,
+            opened = timeout(given.connect_timeout, open(backend.redis.target(), &place, &Scripts::TEXTS)) => opened,
             _ = &mut stop => break,
         };
         let why = match opened {

@@ -5,7 +5,7 @@
 use super::super::hub;
 use super::backend::{Backend, Order, Publish, Said, remote, retire};
 use super::cluster::{self, Event};
-use super::conf::{Mode, Place};
+use super::given::{Mode, Place};
 use super::open::{NO_REDIS, Opened, open, shown};
 use super::slots;
 use super::wire_up::{self, DELETE, DELETED, EXISTS, PAGE, PUBLISH};
@@ -145,7 +145,7 @@ pub(super) async fn run(backend: Arc<Backend>, mut orders: Receiver<Order>) {
     let (mut again, mut delay, mut said) = (VecDeque::new(), given.reconnect_delay, String::new());
     loop {
         for place in &given.servers {
-            let why = match timeout(given.connect_timeout, open(&backend.redis, place, &Scripts::TEXTS)).await {
+            let why = match timeout(given.connect_timeout, open(backend.redis.target(), place, &Scripts::TEXTS)).await {
                 Ok(Ok(opened)) => {
                     (delay, said) = (given.reconnect_delay, String::new());
                     let left = std::mem::take(&mut again);

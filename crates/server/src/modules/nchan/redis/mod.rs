@@ -5,10 +5,9 @@
 pub mod backend;
 mod cluster;
 pub mod conf;
+pub mod given;
 mod link;
 mod open;
 pub mod session;
 mod slots;
 mod wire_up;
-
-pub(super) use backend::{Backend, Failed, of, of_location};

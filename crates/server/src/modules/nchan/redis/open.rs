@@ -1,6 +1,6 @@
 //! Connects to a Redis and asks what it is. From: `link`, `cluster` and `session`, on the service thread.
 
-use super::conf::{Given, Place, Redis};
+use super::given::{Given, Place, Target};
 use rustls::pki_types::ServerName;
 use std::io;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
@@ -34,9 +34,9 @@ pub(super) struct Opened {
 ///
 /// # Errors
 /// Why it is of no use: it does not answer, wants another password, is a replica.
-pub(super) async fn open(redis: &Redis, place: &Place, scripts: &[&str]) -> Result<Opened, String> {
-    let given = &redis.given;
-    let (mut reader, mut writer) = connect(redis, place).await?;
+pub(super) async fn open(target: Target<'_>, place: &Place, scripts: &[&str]) -> Result<Opened, String> {
+    let given = target.given;
+    let (mut reader, mut writer) = connect(target, place).await?;
     let mut out = Vec::new();
     greet(given, &mut out);
     resp::command(&[b"SELECT", given.database.to_string().as_bytes()], &mut out);
@@ -76,14 +76,14 @@ pub(super) async fn open(redis: &Redis, place: &Place, scripts: &[&str]) -> Resu
 /// # Errors
 /// It does not answer, or with an error, or `read` can make nothing of it.
 pub(super) async fn ask<T>(
-    redis: &Redis,
+    target: Target<'_>,
     place: &Place,
     words: &[&[u8]],
     read: impl Fn(&Value<'_>) -> Option<T>,
 ) -> Result<T, String> {
-    let (mut reader, mut writer) = connect(redis, place).await?;
+    let (mut reader, mut writer) = connect(target, place).await?;
     let mut out = Vec::new();
-    greet(&redis.given, &mut out);
+    greet(target.given, &mut out);
     resp::command(words, &mut out);
     writer.write_all(&out).await.map_err(shown)?;
     let (mut input, mut is_greeted) = (Vec::new(), false);
@@ -110,8 +110,8 @@ pub(super) async fn ask<T>(
     }
 }
 
-async fn connect(redis: &Redis, place: &Place) -> Result<Halves, String> {
-    let (given, tls) = (&redis.given, &redis.tls);
+async fn connect(target: Target<'_>, place: &Place) -> Result<Halves, String> {
+    let Target { given, tls } = target;
     let stream: Box<dyn Stream> = match place {
         Place::Path(path) => Box::new(UnixStream::connect(&**path).await.map_err(shown)?),
         Place::Host(host, port) => {

@@ -25,7 +25,7 @@ impl Session {
     pub(in crate::modules) async fn open(redis: &Redis, scripts: &[&str]) -> Result<Session, String> {
         let mut why = String::new();
         for place in &redis.given.servers {
-            why = match timeout(redis.given.connect_timeout, open::open(redis, place, scripts)).await {
+            why = match timeout(redis.given.connect_timeout, open::open(redis.target(), place, scripts)).await {
                 Ok(Ok(Opened { is_cluster: true, .. })) => {
                     format!("{place}: it is a Redis Cluster; limits are shared by a single Redis only")
                 }

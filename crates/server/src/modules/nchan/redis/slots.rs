@@ -1,6 +1,6 @@
 //! Which node of a Redis Cluster has which keys (the specification of Redis Cluster, "Key distribution model"). Nothing here waits.
 
-use super::conf::Place;
+use super::given::Place;
 use wire::resp::Value;
 
 /// Keys are spread over so many slots.
