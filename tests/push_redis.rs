@@ -433,6 +433,21 @@ fn who_subscribed_while_redis_refused_hears_afterwards() {
     assert_eq!((events.data(), events.data()), ("one".into(), "two".into()));
 }
 
+/// What a group retains is no hash: a channel is known without it, so that nobody waits for it.
+#[test]
+fn who_subscribes_does_not_wait_for_what_redis_refuses() {
+    let Some(redis) = Redis::start(&[]) else { return };
+    redis_says(redis.port.number, "SET ironweir:retained:{} text\r\n");
+    let server = node(redis.port.number);
+    assert_eq!(post(&server, "r", "one").0, 202);
+    let mut events = Events::open(&server, "/sub/r");
+    assert_eq!(events.data(), "one");
+    server.wait_for("logs/error.log", "Redis has refused a command: WRONGTYPE");
+    let began = std::time::Instant::now();
+    assert_eq!(Events::open(&server, "/sub/r").data(), "one");
+    assert!(began.elapsed() < Duration::from_secs(2), "known at once");
+}
+
 #[test]
 fn who_asks_for_a_channel_makes_none() {
     let Some(redis) = Redis::start(&[]) else { return };

@@ -463,13 +463,14 @@ impl<'b> RedisLink<'b> {
         let now = now();
         // What was refused is asked for again, and what the queue had no room for.
         let mut left = std::mem::take(&mut self.refused);
-        let mut forgotten = Vec::new();
+        let (mut unretained, mut forgotten) = (Vec::new(), Vec::new());
         self.backend.followed().retain(|name, known| {
             if !self.has(&self.key(name)) {
                 return true;
             }
             if !known.is_known && !known.syncing {
-                left.push(name.clone());
+                // Its messages may be here, and another node still to say what it retains.
+                if known.awaits_retained { unretained.push(name.clone()) } else { left.push(name.clone()) }
             }
             if known.channel.info(now).subscribers > 0 {
                 known.until = now.saturating_add(known.idle);
@@ -481,6 +482,12 @@ impl<'b> RedisLink<'b> {
             stays
         });
         left.iter().for_each(|name| self.follow(name, false));
+        for name in unretained {
+            match self.member {
+                None => self.retained(&name),
+                Some(_) => self.pass_on(Order::Retained(name), None),
+            }
+        }
         for name in forgotten {
             self.forget(&name);
         }
@@ -557,8 +564,11 @@ impl<'b> RedisLink<'b> {
             let Some(expect) = self.turned_away(&text, expect) else { return Ok(()) };
             complain(&format!("Redis has refused a command: {text}"));
             // Nobody is told: whoever waits for this sees that it was not done.
-            if let Expect::Page(name) = expect {
-                self.page_refused(name);
+            match expect {
+                Expect::Page(name) => self.page_refused(name),
+                // A channel is known without it.
+                Expect::Retained(name) => self.retained_came(&name),
+                _ => {}
             }
             return Ok(());
         }
@@ -576,10 +586,7 @@ impl<'b> RedisLink<'b> {
             Expect::Retained(name) => {
                 let packed = value.text().and_then(|text| Packed::read(text).ok());
                 hub::STORE.retain_packed(&name, packed, now());
-                if let Some(known) = self.backend.followed().get_mut(&name) {
-                    known.awaits_retained = false;
-                    known.settle();
-                }
+                self.retained_came(&name);
             }
             Expect::AllRetained(group) => {
                 for pair in value.list().unwrap_or_default().chunks_exact(2) {
@@ -620,6 +627,14 @@ impl<'b> RedisLink<'b> {
             self.pass_on(order, asked);
         }
         None
+    }
+
+    /// What a channel retains is there, or will not be.
+    fn retained_came(&self, name: &[u8]) {
+        if let Some(known) = self.backend.followed().get_mut(name) {
+            known.awaits_retained = false;
+            known.settle();
+        }
     }
 
     /// Redis does not give what a channel has. What is told of it meanwhile is part of what it will give, so nothing of it is lost when it does.
