@@ -45,7 +45,7 @@ SLACK = 1.1
 # Pages that good clients look at: one of so many times the one that is attacked.
 PAGES, ATTACKED = 256, 8
 # Seconds between two requests of a person: least, most.
-THINK = (0.6, 1.1)
+THINK = (1.2, 2.2)
 
 CONF = """
 daemon off; worker_processes {threads}; user root; pid {folder}/pid; error_log {folder}/error.log error; worker_rlimit_nofile 65536;
@@ -154,7 +154,7 @@ async def smart(client, tally, end, keeps=True):
             if not keeps:
                 client.cookie = None
             # Nobody is served better for asking more often; this keeps the load's processor for the others.
-            await asyncio.sleep(0.01)
+            await asyncio.sleep(0.03)
 
 
 async def farm(client, tally, end):
