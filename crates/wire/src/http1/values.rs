@@ -182,10 +182,22 @@ pub fn is_in_list(list: &[u8], name: &[u8], separator: u8) -> bool {
 }
 
 fn list_items(list: &[u8], separator: u8) -> impl Iterator<Item = &[u8]> {
-    // nginx takes the spaces off after a separator only, so those before the first item stay.
-    list.split(move |&byte| byte == separator)
-        .enumerate()
-        .map(|(at, item)| if at == 0 { item } else { skip_spaces(item) })
+    let (mut rest, mut is_first) = (Some(list), true);
+    std::iter::from_fn(move || {
+        let text = rest?;
+        let item = match memchr::memchr(separator, text) {
+            Some(at) => {
+                rest = Some(&text[at + 1..]);
+                &text[..at]
+            }
+            None => {
+                rest = None;
+                text
+            }
+        };
+        // nginx takes the spaces off after a separator only, so those before the first item stay.
+        Some(if std::mem::take(&mut is_first) { item } else { skip_spaces(item) })
+    })
 }
 
 fn strip_name<'a>(item: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
