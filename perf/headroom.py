@@ -90,7 +90,7 @@ def told(options, folder, case, rate):
     """What `why` says at a rate."""
     load = stress(options, folder, case, options.seconds + 4, rate)
     time.sleep(2)
-    answer = inside(options.ironweir, "why", "--json", "--interval", f"{options.seconds - 2}s", "--api", "http://127.0.0.1:7000/api", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    answer = inside(options.asks or options.ironweir, "why", "--json", "--interval", f"{options.seconds - 2}s", "--api", "http://127.0.0.1:7000/api", stdout=subprocess.PIPE, stderr=subprocess.PIPE)
     out, error = answer.communicate(timeout=60)
     load.wait(30)
     try:
@@ -156,6 +156,7 @@ def main():
 def parse():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--ironweir", type=pathlib.Path, default=TARGET / "release/ironweir")
+    parser.add_argument("--asks", type=pathlib.Path, help="another ironweir whose `why` is asked")
     parser.add_argument("--only", help="cases with this in their name")
     parser.add_argument("--part", type=float, default=0.5, help="of the highest rate")
     parser.add_argument("--seconds", type=int, default=7)

@@ -117,7 +117,8 @@ fn descriptors(facts: &Facts, s: &Serving) -> Option<Resource> {
 /// Ports of connections to a peer, with those in TIME_WAIT: a minute of connections that were closed.
 fn local_ports(facts: &Facts, s: &Serving) -> Option<Resource> {
     let count = crate::rules::ports::range(facts).map(|r| r.usable).filter(|count| *count > 0)?;
-    let is_peer = |to: &str| s.peers.iter().any(|p| p.server == to);
+    let is_begun = |to: &str| s.connects_to.iter().flatten().any(|own| own == to);
+    let is_peer = |to: &str| is_begun(to) || s.peers.iter().any(|p| p.server == to);
     let all = facts.machine.sockets.destinations.iter().filter(|d| d.total >= FEWEST && is_peer(&d.to));
     let d = all.max_by_key(|d| d.total)?;
     let evidence = format!("{} of {}, {} of them in TIME_WAIT", number(d.total), number(count), number(d.time_wait));

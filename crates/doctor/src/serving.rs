@@ -44,6 +44,9 @@ pub struct Serving {
     pub peers: Vec<Peer>,
     /// Requests that wait for a peer, by group, and how many found no place to wait between the looks.
     pub queues: BTreeMap<String, (u64, u64)>,
+    /// Where it has connected to over TCP since it began; none: it does not say.
+    #[serde(default)]
+    pub connects_to: Option<Vec<String>>,
     /// Connections for which there was no local port between the looks, by destination; those with none are left out.
     #[serde(default)]
     pub without_port: BTreeMap<String, u64>,
@@ -210,6 +213,7 @@ impl Serving {
             parts_us: parts.map(|name| (name.clone(), mean(time.grew(&format!("/parts_us/{name}"))))).collect(),
             log_write_us: time.grew("/log_writes/us") as f64 / writes.max(1) as f64,
             log_held: time.rate("/log_writes/us") / 1e6,
+            connects_to: after.said.get(PORTS).map(|said| list(said, "begun").map(|b| text(b, "to")).collect()),
             without_port: without_port(of(PORTS)),
             ..Serving::default()
         };
@@ -336,6 +340,7 @@ mod tests {
         );
         assert_eq!(serving.queues["app"], (2, 2000));
         assert_eq!(serving.without_port, [("10.0.0.1:80".to_owned(), 20)].into());
+        assert_eq!(serving.connects_to, Some(vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]));
     }
 
     #[test]
