@@ -73,6 +73,60 @@ fn requests_are_counted_by_zone() {
     assert_eq!(get(&server, "/api/9/workers/0")["http"]["requests"]["current"], 1);
 }
 
+/// What a purpose of the server's memory takes.
+fn purpose(server: &Server, name: &str) -> u64 {
+    let said = get(server, "/api/9/ironweir/memory");
+    said["purposes"][name]["bytes"].as_u64().unwrap_or_else(|| panic!("{name}: {said:#}"))
+}
+
+#[test]
+fn memory_is_told_by_purpose_and_the_rest_is_said() {
+    let site = Site::http(
+        "limit_req_zone $arg_key zone=keys:1m rate=100r/s; keyval_zone zone=kept:1m; keyval $uri $kept zone=kept;
+         lua_shared_dict dict 1m; proxy_cache_path @DIR@/cache keys_zone=cached:1m;
+         upstream app { zone app 64k; server 127.0.0.1:@BACKEND@; keepalive 4; }
+         server { listen 127.0.0.1:@PORT@; root @DIR@;
+           location /api { api write=on; allow all; } location /limited { limit_req zone=keys burst=100 nodelay; empty_gif; }
+           location /dict { content_by_lua_block { ngx.shared.dict:set(ngx.var.uri, string.rep('x', 100000)); ngx.say('kept') } }
+           location /cached { proxy_cache cached; proxy_cache_valid 1h; proxy_pass http://app; }
+           location /pub { nchan_publisher; nchan_channel_id news; } location /file { } }",
+    );
+    let backend = Backend::start(|_| Reply::ok("fresh"));
+    std::fs::write(site.path().join("file"), vec![b'x'; 10_000]).unwrap();
+    // Contents are kept when the file has settled.
+    let settled = std::time::SystemTime::now() - Duration::from_secs(60);
+    std::fs::File::options().append(true).open(site.path().join("file")).unwrap().set_modified(settled).unwrap();
+    let server = site.set("BACKEND", backend.port).start();
+    let names = ["zones", "dictionaries", "cache_indexes", "channels", "lua", "file_contents", "upstream_connections"];
+    let before = names.map(|name| purpose(&server, name));
+    for key in 0..200 {
+        assert_eq!(server.get(&format!("/limited?key={key}")).status, 200);
+    }
+    assert_eq!(server.get("/dict").text(), "kept\n");
+    assert_eq!(server.get("/cached").text(), "fresh");
+    assert_eq!(call(&server, "POST", "/pub", Some(json!("x".repeat(10_000)))).0, 202);
+    // A change of a file is told by its ctime, too, which only time settles.
+    let is_kept = || server.get("/file").body.len() == 10_000 && purpose(&server, "file_contents") >= 10_000;
+    assert!(wait(is_kept), "{:#}", get(&server, "/api/9/ironweir/memory"));
+    let least = [200 * 64, 100_000, 50, 10_000, 1_000, 10_000, 100];
+    for ((name, before), least) in names.iter().zip(before).zip(least) {
+        let grew = purpose(&server, name).saturating_sub(before);
+        // Programs in Lua need not take more than they did.
+        let now = if *name == "lua" { purpose(&server, name) } else { grew };
+        assert!(now >= least, "{name}: {before} and {grew} more");
+    }
+    let said = get(&server, "/api/9/ironweir/memory");
+    let all: u64 = said["purposes"].as_object().unwrap().values().map(|p| p["bytes"].as_u64().unwrap()).sum();
+    let (anonymous, resident) =
+        (said["process"]["anonymous_bytes"].as_u64(), said["process"]["resident_bytes"].as_u64());
+    assert_eq!(Some(all), anonymous, "the purposes and the rest are the process's memory: {said:#}");
+    assert!(resident > anonymous && anonymous > Some(1_000_000), "{said:#}");
+    assert!(
+        said["purposes"]["zones"]["estimated"] == false && said["purposes"]["connections"]["count"].as_u64() >= Some(1),
+        "{said:#}"
+    );
+}
+
 #[test]
 fn certificates_tell_until_when_they_are_good() {
     if !has_tools() {

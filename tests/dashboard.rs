@@ -156,6 +156,46 @@ fn the_page_shows_load_and_a_dying_peer_and_drains_the_other() {
 }
 
 #[test]
+fn the_page_says_what_is_in_the_way_and_what_requests_wait_for() {
+    let slow = Backend::start(|_| {
+        std::thread::sleep(std::time::Duration::from_millis(250));
+        Reply::ok("late")
+    });
+    let server = Site::http(
+        "upstream shop { zone shop 64k; server 127.0.0.1:@SLOW@; }
+         server { listen 127.0.0.1:@PORT@; location / { dashboard; } location /api/ { api; } location /shop { proxy_pass http://shop; } }",
+    )
+    .set("SLOW", slow.port)
+    .start();
+    let url = format!("http://127.0.0.1:{}/", server.port);
+    let Some(mut browser) = Browser::start(&url, &pictures(&server)) else { return };
+    // Between two looks there must be enough requests to say where their time goes.
+    let loads: Vec<Load> = (0..16).map(|_| Load::on(&server)).collect();
+    browser.step("open");
+    let shown = browser.step("way Requests wait for upstreams");
+    assert!(shown["bad"] == true && shown["sentence"].as_str().unwrap().contains("requests/s"), "{shown:#}");
+    let seen = shown["seen"].as_str().unwrap().to_lowercase();
+    assert!(
+        seen.contains("warning") && seen.contains("on average") && seen.contains("ironweir doctor backend"),
+        "{shown:#}"
+    );
+    // The longest bar is that of the part in which the time is spent.
+    let rows = shown["rows"].as_array().unwrap();
+    let width = |row: &Value| row["bar"].as_f64().unwrap();
+    let longest = rows.iter().max_by(|a, b| width(a).total_cmp(&width(b))).unwrap_or_else(|| panic!("{shown:#}"));
+    assert!(longest["text"].as_str().unwrap().contains("first byte") && width(longest) > 20.0, "{shown:#}");
+    assert!(shown["head"].as_str().unwrap().to_lowercase().contains("a request takes"), "{shown:#}");
+    for (name, width, scheme) in [("why", 1280, "light"), ("why-narrow", 360, "dark")] {
+        let seen = browser.step(&format!("picture {name} {width} {scheme}"));
+        assert!(seen["overflow"].as_i64() <= Some(0), "{name} is wider than the window: {seen}");
+    }
+    drop(loads);
+    let shown = browser.step("way Nothing is in the way.");
+    assert_eq!((&shown["bad"], &shown["seen"]), (&Value::from(false), &Value::from("")), "{shown:#}");
+    assert_eq!(browser.step("errors")["errors"], Value::Array(Vec::new()));
+}
+
+#[test]
 fn the_page_says_of_each_peer_why_it_is_out() {
     let close = |answer: &'static str| Backend::start(move |_| Reply::Close(answer.into()));
     let slow = Backend::start(|_| {

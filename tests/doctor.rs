@@ -313,6 +313,87 @@ fn workers_that_died() {
     assert!(finding(&output, "cores")["what"].as_str().unwrap().contains("/var/cores/%e.%p"));
 }
 
+/// A journal that journald has written (tests/doctor/make_journals.sh).
+fn journal(name: &str) -> Vec<u8> {
+    zstd::decode_all(&std::fs::read(data(name)).unwrap()[..]).unwrap()
+}
+
+#[test]
+fn what_the_journal_says_of_units_that_died() {
+    for name in ["compact.journal.zst", "regular.journal.zst"] {
+        let folder = Folder::new();
+        folder.make("journals/machine");
+        std::fs::write(folder.path().join("journals/machine/system.journal"), journal(name)).unwrap();
+        let facts = data("segfault.json");
+        let facts = facts.to_str().unwrap();
+        folder.write("error.log", "");
+        let words = ["doctor", "exits", "error.log", "--json", "--facts", facts, "--journal", "journals"];
+        let output = run_in(folder.path(), &words);
+        let all = ids(&output);
+        for (id, times) in
+            [("segfault", 2), ("unit-died", 1), ("unit-failed", 1), ("unit-out-of-memory", 1), ("core", 1)]
+        {
+            assert_eq!(all.iter().filter(|i| *i == id).count(), times, "{name}: {id} in {all:?}");
+        }
+        let died = finding(&output, "unit-died")["what"].to_string();
+        assert!(died.contains("nginx.service died of signal 11 (SIGSEGV) 3 times"), "{name}: {died}");
+        assert!(finding(&output, "unit-failed")["what"].to_string().contains("backup.service ended with status 3"));
+        let core = finding(&output, "core").to_string();
+        assert!(core.contains("/usr/sbin/nginx died of signal 11") && core.contains("core.nginx.33.811.zst"), "{core}");
+        assert!(out(&output).contains("nginx[811]: segfault at 10"), "the kernel's line of another boot");
+        // Of a server's unit also `doctor` tells, of a backup's and of others' it does not.
+        let output = run_in(folder.path(), &["doctor", "--json", "--facts", facts, "--journal", "journals"]);
+        let all = ids(&output);
+        assert!(all.contains(&"unit-died".to_owned()) && !all.contains(&"unit-failed".to_owned()), "{all:?}");
+        let errors = finding(&output, "unit-errors").to_string();
+        assert!(
+            errors.contains("lines about errors of nginx.service") && errors.contains("Address already in use"),
+            "{errors}"
+        );
+        assert!(!out(&output).contains("nobody's business"), "{}", out(&output));
+        let recorded = folder.path().join("seen.json");
+        run_in(folder.path(), &["doctor", "--facts", facts, "--journal", "journals", "--record", "seen.json"]);
+        let again = run(&[
+            "doctor",
+            "exits",
+            data("none.log").to_str().unwrap(),
+            "--json",
+            "--facts",
+            recorded.to_str().unwrap(),
+        ]);
+        assert_eq!(again.status.code(), Some(1), "a log that was named has to be there");
+        let again = run(&["doctor", "--json", "--facts", recorded.to_str().unwrap()]);
+        assert!(ids(&again).contains(&"unit-died".to_owned()), "facts have what the journal told");
+    }
+}
+
+/// Journals are written while they are read, and a disk that is full leaves them half.
+#[test]
+fn a_journal_that_is_cut_or_wrong_tells_less_and_ends() {
+    for name in ["compact.journal.zst", "regular.journal.zst"] {
+        let whole = journal(name);
+        let told = |bytes: &[u8]| machine::journal::of_file(&bytes, bytes.len() as u64, 0).len();
+        let (all, end) = (told(&whole), whole.iter().rposition(|b| *b != 0).unwrap());
+        assert!(all > 20, "{name}: {all}");
+        assert_eq!(machine::journal::of_file(&&whole[..], whole.len() as u64, u64::MAX).len(), 0, "nothing is so new");
+        for part in 0..40 {
+            assert!(told(&whole[..end * part / 40]) <= all, "{name}: {part} of 40");
+        }
+        // Eight bytes that lead elsewhere, one place after the other.
+        for (place, value) in (0..272).step_by(8).flat_map(|at| [0, 8, u64::MAX, end as u64 & !7].map(|v| (at, v))) {
+            let mut wrong = whole[..end].to_vec();
+            wrong[place..place + 8].copy_from_slice(&value.to_le_bytes());
+            let _ = told(&wrong);
+        }
+        for step in 0..400 {
+            let mut wrong = whole[..end].to_vec();
+            let place = (step * 7919 * 8) % (end - 8) & !7;
+            wrong[place..place + 8].copy_from_slice(&(step as u64 * 8).to_le_bytes());
+            let _ = told(&wrong);
+        }
+    }
+}
+
 #[test]
 fn interfaces_plans_and_pages() {
     let output = run(&["nic", "lo", "--count", "1", "--interval", "100ms", "--json"]);

@@ -1,6 +1,7 @@
 //! Which local ports our own clients (the proxy, health checks, the stress tool) take: none that is reserved, and none on which somebody listens.
 
 use crate::harness::{Site, run_stress, wait};
+use serde_json::Value;
 use std::collections::BTreeSet;
 use std::io::{Read, Write};
 use std::net::TcpListener;
@@ -81,6 +82,66 @@ fn our_own_clients_take_no_port_that_is_reserved_or_somebody_elses() {
             String::from_utf8_lossy(&run_stress(&format!("--hold 8 --ramp 100/s -d300ms {}", url("/many"))).stdout)
                 .into_owned();
         assert!(ports_of("/many").iter().all(|p| FREE.contains(p)), "{out}");
+    };
+    if machine::namespace::inside(run).is_none() {
+        println!("no network namespace can be made here (root?): left out");
+    }
+}
+
+/// Ports of which there are four (of an odd number the kernel leaves one out), for as many requests as wait for a peer: who comes next has none, and is told of.
+#[test]
+fn ports_that_peers_take_are_told_by_destination() {
+    let run = || {
+        // It answers nobody, for as long as the test runs.
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (peer, held) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<_>>>::default());
+        let kept = held.clone();
+        std::thread::spawn(move || listener.incoming().flatten().for_each(|c| kept.lock().unwrap().push(c)));
+        let server = Site::http(
+            "upstream app { zone app 64k; server @PEER@; }
+             server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://app; } location /api { api; } location /metrics { prometheus; } }",
+        )
+        .set("PEER", peer)
+        .start();
+        // These have their ports already.
+        let mut clients: Vec<_> = (0..6).map(|_| server.connect()).collect();
+        std::fs::write("/proc/sys/net/ipv4/ip_local_port_range", "41000 41003").unwrap();
+        let asks = |client: &mut crate::harness::Client, path: &str| -> Value {
+            let text = client.get(&format!("/api/9/ironweir/{path}")).text();
+            serde_json::from_str(&text).unwrap_or_else(|e| panic!("{path}: {e}: {text}"))
+        };
+        let mut asker = clients.pop().unwrap();
+        assert_eq!(asks(&mut asker, "why")["seconds"], 0, "the first look");
+        for client in &mut clients[..4] {
+            client.send("GET /held HTTP/1.1\r\nHost: a\r\n\r\n");
+        }
+        assert!(wait(|| held.lock().unwrap().len() == 4), "{}", server.error_log());
+        assert_eq!(clients[4].get("/none").status, 502, "there are no more ports");
+        let said = asks(&mut asker, "ports");
+        let range = serde_json::json!({"first": 41_000, "last": 41_003, "usable": 4});
+        assert_eq!(said["range"], range, "{said:#}");
+        let begun = serde_json::json!({"to": peer.to_string(), "begun": 5, "without_port": 1});
+        assert_eq!(said["begun"], serde_json::json!([begun]), "{said:#}");
+        let held = &said["held"][0];
+        assert_eq!((held["to"].as_str(), held["ports"].as_u64()), (Some(&*peer.to_string()), Some(4)), "{said:#}");
+        assert_eq!((held["from"].as_str(), held["used"].as_f64()), (Some("127.0.0.1"), Some(1.0)), "{said:#}");
+        assert_eq!(asks(&mut asker, "ports?fields=range")["held"], Value::Null);
+        let metrics = asker.get("/metrics").text();
+        for line in [
+            format!("ironweir_upstream_connects_without_port_total{{to=\"{peer}\"}} 1\n"),
+            format!("ironweir_upstream_local_ports{{from=\"127.0.0.1\",to=\"{peer}\"}} 4\n"),
+            "ironweir_local_ports_usable 4\n".to_owned(),
+            "ironweir_memory_bytes{purpose=\"other\"}".to_owned(),
+        ] {
+            assert!(metrics.contains(&line), "{line}: {metrics}");
+        }
+        // An answer is about the time since the look before, of at least a second.
+        std::thread::sleep(Duration::from_millis(1_100));
+        let why = asks(&mut asker, "why");
+        assert_eq!(why["finding"]["id"], "local-ports-used-up", "{why:#}");
+        // The clients of this test have more ports than there are, too; that is not in the server's way.
+        assert!(why["sentence"].as_str().unwrap().contains(&peer.to_string()), "{why:#}");
+        assert!(why["finding"].to_string().contains("1 connects failed for want of a port"), "{why:#}");
     };
     if machine::namespace::inside(run).is_none() {
         println!("no network namespace can be made here (root?): left out");

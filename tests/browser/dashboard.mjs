@@ -83,6 +83,22 @@ const steps = {
     await page.waitForTimeout(2500);
     return { text: (await page.locator("#why-refused").innerText()).replaceAll("\n", " "), typed: await input.inputValue() };
   },
+  // The panel of what is in the way, once its sentence has a text: the sentence, what was seen, and where the time of a request goes.
+  async way(...words) {
+    const sentence = page.locator("#why .finding", { hasText: words.join(" ") });
+    await sentence.waitFor();
+    const rows = await page.locator("#why tbody tr").evaluateAll((all) => all.map((tr) => ({
+      text: tr.innerText.replaceAll("\n", " "),
+      bar: Math.max(0, ...[...tr.querySelectorAll(".meter > *")].map((e) => e.getBoundingClientRect().width)),
+    })));
+    return {
+      sentence: await sentence.innerText(),
+      bad: await sentence.evaluate((e) => e.classList.contains("bad")),
+      seen: (await page.locator("#why .findings").allInnerTexts()).join(" ").replaceAll("\n", " "),
+      head: (await page.locator("#why thead").allInnerTexts()).join(" ").replaceAll("\n", " "),
+      rows,
+    };
+  },
   async text(section) {
     return { text: (await page.locator(`#${section}`).innerText()).replaceAll("\n", " ") };
   },

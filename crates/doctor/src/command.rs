@@ -70,7 +70,7 @@ fn dispatch(o: &Options, version: &str) -> Result<u8, String> {
 
 /// All rules, over this machine or what was recorded of one.
 fn look(o: &Options, file: Option<&Path>) -> Result<u8, String> {
-    let facts = match o.value("facts") {
+    let mut facts = match o.value("facts") {
         Some(recorded) => {
             let mut facts = Facts::load(Path::new(recorded))?;
             facts.configurations.extend(file.map(Configuration::load).transpose()?);
@@ -81,6 +81,7 @@ fn look(o: &Options, file: Option<&Path>) -> Result<u8, String> {
             Facts::read_with(o.duration("interval", PAUSE)?, file, &apis)?
         }
     };
+    read_journal(o, &mut facts);
     if let Some(path) = o.value("record") {
         let mut text = serde_json::to_string_pretty(&facts).map_err(|e| e.to_string())?;
         text.push('\n');
@@ -92,6 +93,13 @@ fn look(o: &Options, file: Option<&Path>) -> Result<u8, String> {
     }
     let findings = rules::judge(&facts);
     show(o, &findings, &facts.machine.missing)
+}
+
+/// The journals in a folder that was named, instead of the machine's: they may be another one's.
+pub(crate) fn read_journal(o: &Options, facts: &mut Facts) {
+    if let Some(folder) = o.value("journal") {
+        facts.machine.read_journal(&[Path::new(folder)], 0);
+    }
 }
 
 /// Prints findings, and says by the exit status how heavy they are.

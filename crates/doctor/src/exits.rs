@@ -1,5 +1,5 @@
 //! `ironweir doctor exits`: the ways in which dead workers are found: the error log's lines of signals, workers that are younger than their
-//! siblings, the kernel's segfaults, and where cores lie.
+//! siblings, the kernel's segfaults, what the journal says of units' processes, and where cores lie.
 
 use crate::command;
 use crate::configuration;
@@ -7,6 +7,7 @@ use crate::error_log::tail;
 use crate::facts::Facts;
 use crate::finding::{Finding, Sure, Weight, sort};
 use crate::options::Options;
+use crate::rules::journal;
 use crate::symbols::{self, Function, Place};
 use machine::processes::Process;
 use std::collections::BTreeMap;
@@ -21,13 +22,16 @@ const LATER: u64 = 500;
 
 /// Runs it: over these logs, or those of the servers that run and the usual one.
 pub(crate) fn run(o: &Options, logs: &[&str]) -> Result<u8, String> {
-    let facts = match o.value("facts") {
+    let mut facts = match o.value("facts") {
         Some(recorded) => Facts::load(recorded.as_ref())?,
         None => Facts::read(Duration::ZERO, None)?,
     };
+    command::read_journal(o, &mut facts);
     // What was recorded elsewhere died in files that may be others here.
     let found_here = |object: &str, place| o.value("facts").is_none().then(|| resolve(object, place)).flatten();
     let mut found = segfaults(&facts.machine, &found_here);
+    found.extend(journal::ends(&facts, |_| true));
+    found.extend(journal::cores(&facts));
     let mut missing = Vec::new();
     let named: Vec<String> =
         if logs.is_empty() { usual(&facts) } else { logs.iter().map(|l| (*l).to_owned()).collect() };
@@ -87,7 +91,7 @@ fn signals(log: &str, text: &str) -> Vec<Finding> {
     by_signal.into_iter().map(each).collect()
 }
 
-fn meaning(signal: u32) -> (&'static str, &'static str) {
+pub(crate) fn meaning(signal: u32) -> (&'static str, &'static str) {
     match signal {
         4 => ("SIGILL", "The CPU does not know an instruction: the program was built for another one."),
         6 => ("SIGABRT", "The program gave up by itself: its error log says why, a line before."),
@@ -165,15 +169,14 @@ fn resolve(object: &str, place: Place) -> Option<(String, Function)> {
 type Resolve<'r> = dyn Fn(&str, Place) -> Option<(String, Function)> + 'r;
 
 fn segfaults(m: &machine::Facts, resolve: &Resolve<'_>) -> Vec<Finding> {
-    let each = |line: &machine::kernel_log::Line| {
-        let s = Segfault::read(&line.text)?;
-        let ago = (m.up_s - line.at_s).max(0.0);
+    let each = |(text, ago, from): (&str, f64, &'static str)| {
+        let s = Segfault::read(text)?;
         let finding = Finding::new(
             "segfault",
             Weight::Warning,
             format!("{} (process {}) died {ago:.0} s ago: {}.", s.name, s.pid, s.kind()),
         )
-        .seen(line.text.clone(), "/dev/kmsg")
+        .seen(text, from)
         .because("All of its connections died with it.");
         Some(match &s.object {
             Some((object, place)) => match resolve(object, *place) {
@@ -190,7 +193,7 @@ fn segfaults(m: &machine::Facts, resolve: &Resolve<'_>) -> Vec<Finding> {
             None => finding.cure("where it was is not known: the kernel names no file; a core would show it"),
         })
     };
-    m.kernel_log.iter().filter_map(each).collect()
+    journal::kernel_lines(m).into_iter().filter_map(each).collect()
 }
 
 /// Masters that start and end workers as load comes and goes: there a younger one means nothing.

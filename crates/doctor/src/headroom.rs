@@ -2,7 +2,8 @@
 //! first. Pure.
 //!
 //! A thread with time to spare sleeps after nearly each event; one that is busy finds the next events there already. What sleeping and waking
-//! costs it is not in the way of more requests, so it is not counted as used.
+//! costs it is not in the way of more requests, so it is not counted as used. The interrupts that wake it are on its CPU's bill and not on its own: as much
+//! again at most (measured 3 us for each wake-up, perf/notes/2026-11-26-doctor.md).
 
 use crate::facts::Facts;
 use crate::serving::Serving;
@@ -115,8 +116,9 @@ fn descriptors(facts: &Facts, s: &Serving) -> Option<Resource> {
 
 /// Ports of connections to a peer, with those in TIME_WAIT: a minute of connections that were closed.
 fn local_ports(facts: &Facts, s: &Serving) -> Option<Resource> {
-    let (.., count) = crate::rules::ports::range(facts).filter(|(.., count)| *count > 0)?;
-    let is_peer = |to: &str| s.peers.iter().any(|p| p.server == to);
+    let count = crate::rules::ports::range(facts).map(|r| r.usable).filter(|count| *count > 0)?;
+    let is_begun = |to: &str| s.connects_to.iter().flatten().any(|own| own == to);
+    let is_peer = |to: &str| is_begun(to) || s.peers.iter().any(|p| p.server == to);
     let all = facts.machine.sockets.destinations.iter().filter(|d| d.total >= FEWEST && is_peer(&d.to));
     let d = all.max_by_key(|d| d.total)?;
     let evidence = format!("{} of {}, {} of them in TIME_WAIT", number(d.total), number(count), number(d.time_wait));
@@ -134,9 +136,9 @@ fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
     let is_bound =
         !allowed.is_empty() && s.threads.iter().all(|t| !t.cpus.is_empty()) && allowed.len() < m.now.cpus.len();
     let mut waking = 0.0;
+    let running: f64 = s.threads.iter().map(|t| t.running).sum();
     if !s.threads.is_empty() {
         let count = s.threads.len() as f64;
-        let running: f64 = s.threads.iter().map(|t| t.running).sum();
         let group = m.processes.iter().find(|p| p.pid == s.pid).and_then(|p| p.cgroup.as_ref()).or(m.cgroup.as_ref());
         let cpus = if is_bound { allowed.len() as f64 } else { f64::from(m.cpus.max(1)) };
         let cpus = group.and_then(|c| c.cpus).unwrap_or(f64::MAX).min(cpus).min(count);
@@ -162,7 +164,10 @@ fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
     if all > 0 {
         let used = busy as f64 / all as f64;
         let evidence = format!("{:.0} %", used * 100.0);
-        found.push(Resource { name: name.to_owned(), used: (used - waking / count).max(0.0), evidence });
+        let interrupts = (used * count - running).clamp(0.0, waking);
+        let used = (used - (waking + interrupts) / count).max(0.0);
+        // Before the threads' own time: where both are the same, it is that which is named.
+        found.insert(0, Resource { name: name.to_owned(), used, evidence });
     }
     found
 }
@@ -222,6 +227,22 @@ mod tests {
             (taken.then.name.as_str(), taken.more.round()),
             ("the CPUs that worker threads are bound to", 1_000.0)
         );
+    }
+
+    #[test]
+    fn interrupts_that_wake_threads_are_not_in_the_way_and_others_work_is() {
+        let at = |busy: u64| {
+            let mut half = facts(0.3);
+            half.machine.cpus = 2;
+            half.machine.wake_ns = 5_000;
+            half.serving.as_mut().unwrap().threads.iter_mut().for_each(|t| t.switches = 10_000.0);
+            (half.machine.before.cpu, half.machine.now.cpu) = ((0, 0), (busy, 200));
+            headroom(&half).unwrap()
+        };
+        // Two CPUs: the threads run 0.6 of them, 0.1 of it for waking up; interrupts take 0.06.
+        assert!((at(66).more - 3_000.0).abs() < 1.0, "{:?}", at(66));
+        let taken = at(120);
+        assert_eq!((taken.then.name.as_str(), taken.more.round()), ("all CPUs of the machine", 1_000.0));
     }
 
     #[test]

@@ -16,6 +16,7 @@ mod guard;
 pub mod headroom;
 pub mod lab;
 pub mod live;
+pub mod local_ports;
 pub mod nic;
 mod options;
 pub mod plan;

@@ -191,6 +191,11 @@ pub(crate) const DOCTOR: Command = Command {
         row("interval", Some("T"), "Between the two looks at what moves. Default: 1s."),
         row("record", Some("FILE"), "Writes what was seen; - is the standard output, and nothing else is printed."),
         row("facts", Some("FILE"), "Judges what --record wrote, instead of this machine."),
+        row(
+            "journal",
+            Some("FOLDER"),
+            "Journals of systemd to read instead of this machine's (a copy of another one's /var/log/journal).",
+        ),
         row("api", Some("URL"), "An Ironweir to ask as well. Default: those that run here, by their configurations."),
         row("rate", Some("N"), "plan: requests a second that are wanted."),
         row(
@@ -210,7 +215,8 @@ pub(crate) const DOCTOR: Command = Command {
         ("ironweir doctor backend 10.0.0.7:8080", "why does this one answer with 502"),
         ("ironweir doctor backend https://app.example/health", "the same over TLS, for one path"),
         ("ironweir doctor ports /etc/nginx/nginx.conf", "who has the port that this one cannot bind"),
-        ("ironweir doctor exits", "what the error log, the kernel and the ages of workers say"),
+        ("ironweir doctor exits", "what the error log, the kernel, the journal and the ages of workers say"),
+        ("ironweir doctor exits --journal /mnt/var/log/journal", "the same of a machine that does not start any more"),
         (
             "ironweir doctor plan balancer=1 application=4x2500 database=20x140/0.5",
             "half of the requests ask the database",
@@ -358,7 +364,14 @@ pub(crate) const LAB: Command = Command {
     name: "lab",
     usages: &[("ironweir lab", "lists them"), ("ironweir lab NAME", "makes the fault, finds it, cures it")],
     what: "Makes a fault of the field in a network namespace of its own, lets the doctor find it, and cures it. Needs root; touches nothing else.",
-    options: &[],
-    examples: &[("ironweir lab accept-queue", "a listener with a backlog of 16")],
+    options: &[row(
+        "patience",
+        Some("T"),
+        "idle-reset: the silence after which its NAT forgets a connection, from 1s to 10m. Default: 2s.",
+    )],
+    examples: &[
+        ("ironweir lab accept-queue", "a listener with a backlog of 16"),
+        ("ironweir lab idle-reset --patience 90s", "the field's NAT; this takes eight minutes"),
+    ],
     statuses: "0 reproduced, found and cured, 1 not.",
 };

@@ -44,6 +44,12 @@ pub struct Serving {
     pub peers: Vec<Peer>,
     /// Requests that wait for a peer, by group, and how many found no place to wait between the looks.
     pub queues: BTreeMap<String, (u64, u64)>,
+    /// Where it has connected to over TCP since it began; none: it does not say.
+    #[serde(default)]
+    pub connects_to: Option<Vec<String>>,
+    /// Connections for which there was no local port between the looks, by destination; those with none are left out.
+    #[serde(default)]
+    pub without_port: BTreeMap<String, u64>,
 }
 
 /// A worker thread.
@@ -100,13 +106,16 @@ pub struct Look {
 /// Who answers for an endpoint: `ironweir/totals`; none where it is not there.
 pub type Ask<'a> = dyn Fn(&str) -> Result<Option<Value>, Failure> + 'a;
 
-const ENDPOINTS: [&str; 8] = [
+/// What the server has counted itself: who holds ports now, the machine is asked.
+const PORTS: &str = "ironweir/ports?fields=begun";
+const ENDPOINTS: [&str; 9] = [
     "nginx",
     "connections",
     "ssl",
     "ironweir/totals",
     "ironweir/threads",
     "ironweir/time",
+    PORTS,
     "http/upstreams",
     "stream/upstreams",
 ];
@@ -204,6 +213,8 @@ impl Serving {
             parts_us: parts.map(|name| (name.clone(), mean(time.grew(&format!("/parts_us/{name}"))))).collect(),
             log_write_us: time.grew("/log_writes/us") as f64 / writes.max(1) as f64,
             log_held: time.rate("/log_writes/us") / 1e6,
+            connects_to: after.said.get(PORTS).map(|said| list(said, "begun").map(|b| text(b, "to")).collect()),
+            without_port: without_port(of(PORTS)),
             ..Serving::default()
         };
         for endpoint in ["http/upstreams", "stream/upstreams"] {
@@ -253,6 +264,15 @@ fn threads(both: Between) -> Vec<Thread> {
     list(both.now, "threads").map(thread).collect()
 }
 
+fn without_port(both: Between) -> BTreeMap<String, u64> {
+    let each = |now: &Value| {
+        let was = list(both.was, "begun").find(|o| o["to"] == now["to"]).unwrap_or(&Value::Null);
+        let grew = Between { was, now, ..both }.grew("/without_port");
+        (grew > 0).then(|| (text(now, "to"), grew))
+    };
+    list(both.now, "begun").filter(|b| number(b, "/without_port") > 0).filter_map(each).collect()
+}
+
 fn peer(group: &str, now: &Value, both: Between) -> Peer {
     let was = list(both.was, "peers").find(|o| o["id"] == now["id"]).unwrap_or(now);
     let both = Between { was, now, ..both };
@@ -295,6 +315,10 @@ mod tests {
                 json!({"threads": [{"id": 0, "tid": 9, "requests": requests, "running_ns": requests * 1_000_000}]}),
             ),
             (
+                PORTS,
+                json!({"begun": [{"to": "10.0.0.1:80", "begun": requests, "without_port": requests / 100}, {"to": "10.0.0.2:80", "without_port": 0}]}),
+            ),
+            (
                 "http/upstreams",
                 json!({"app": {"peers": [peer(1), peer(2)], "queue": {"size": 2, "overflows": requests}}}),
             ),
@@ -315,6 +339,8 @@ mod tests {
             (500.0, 0, Some(900))
         );
         assert_eq!(serving.queues["app"], (2, 2000));
+        assert_eq!(serving.without_port, [("10.0.0.1:80".to_owned(), 20)].into());
+        assert_eq!(serving.connects_to, Some(vec!["10.0.0.1:80".to_owned(), "10.0.0.2:80".to_owned()]));
     }
 
     #[test]

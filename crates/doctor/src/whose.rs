@@ -43,6 +43,9 @@ pub(crate) fn add_process(facts: &mut Facts, pid: u32, groups: &Groups) {
 pub(crate) fn only_the_servers(facts: &mut Facts) {
     let Some(s) = &facts.serving else { return };
     let m = &mut facts.machine;
+    if let Some(own) = &s.connects_to {
+        m.sockets.destinations.retain(|d| own.contains(&d.to) || s.peers.iter().any(|p| p.server == d.to));
+    }
     let Some(own) = m.processes.iter().find(|p| p.pid == s.pid) else { return };
     let (pid, parent) = (own.pid, own.parent);
     // Its workers; its master, if it is a worker, and that one's others. A parent without a socket in common is a shell.
@@ -130,6 +133,19 @@ mod tests {
         own.machine.sockets.listeners[1].queue = 11;
         only_the_servers(&mut own);
         assert!(ids(&own).contains(&"accept-queue-full"), "a peer's queue is in the server's way");
+    }
+
+    #[test]
+    fn ports_that_others_use_up_are_not_this_servers() {
+        let mut facts = machine();
+        let to = |to: &str| machine::sockets::Destination { to: to.into(), total: 9, ..Default::default() };
+        facts.machine.sockets.destinations = ["10.0.0.1:80", "127.0.0.1:9000", "10.0.0.2:5432"].map(to).into();
+        only_the_servers(&mut facts);
+        assert_eq!(facts.machine.sockets.destinations.len(), 3, "it does not say where it connects to");
+        facts.serving.as_mut().unwrap().connects_to = Some(vec!["10.0.0.1:80".into()]);
+        only_the_servers(&mut facts);
+        let left: Vec<&str> = facts.machine.sockets.destinations.iter().map(|d| d.to.as_str()).collect();
+        assert_eq!(left, ["10.0.0.1:80", "127.0.0.1:9000"]);
     }
 
     #[test]

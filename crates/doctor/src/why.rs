@@ -106,7 +106,8 @@ const NOT_NOW: [&str; 11] = [
 
 /// Judges facts.
 pub fn judge(facts: &Facts) -> Answer {
-    let now = |f: &Finding| f.weight != Weight::Note && !NOT_NOW.contains(&f.id) && !f.id.starts_with("kernel-");
+    let is_past = |id: &str| NOT_NOW.contains(&id) || id.starts_with("kernel-") || id.starts_with("unit-");
+    let now = |f: &Finding| f.weight != Weight::Note && !is_past(f.id);
     let all = rules::judge(facts);
     let mut findings: Vec<Finding> = all.iter().filter(|f| now(f)).cloned().collect();
     let is_short = all.iter().any(|f| f.id == "backlog-short");

@@ -122,6 +122,13 @@ impl std::fmt::Debug for Dict {
 /// The dictionaries of the process.
 static KNOWN: Mutex<Vec<Weak<Dict>>> = Mutex::new(Vec::new());
 
+/// Bytes that the dictionaries of the process have in use.
+pub fn bytes() -> u64 {
+    let known: Vec<Arc<Dict>> =
+        KNOWN.lock().unwrap_or_else(PoisonError::into_inner).iter().filter_map(Weak::upgrade).collect();
+    known.iter().map(|d| d.lock().used as u64).sum()
+}
+
 impl Dict {
     /// A new one.
     pub fn new(name: &str, capacity: usize) -> Dict {

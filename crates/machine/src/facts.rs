@@ -4,16 +4,21 @@
 use crate::card::{self, Card};
 use crate::cgroup::{Cgroup, Groups, Pressure};
 use crate::counters::{Conntrack, Moving, Sockstat};
+use crate::journal;
 use crate::kernel_log::{self, Line};
 use crate::processes::{self, Process};
 use crate::sockets::Sockets;
 use serde::{Deserialize, Serialize};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
+use std::path::Path;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 /// Grows when a fact changes its meaning.
 pub const FORMAT: u32 = 1;
+
+/// So much of the journal is looked at, seconds: what was before is history.
+const JOURNAL_S: u64 = 7 * 24 * 3600;
 
 /// Settings that rules look at, as they stand below `/proc/sys`.
 const SETTINGS: &[&str] = &[
@@ -85,6 +90,9 @@ pub struct Facts {
     pub processes: Vec<Process>,
     /// Telling lines of the kernel's.
     pub kernel_log: Vec<Line>,
+    /// What the journal tells, oldest first.
+    #[serde(default)]
+    pub journal: Vec<journal::Entry>,
     /// What could not be read, and why.
     pub missing: Vec<String>,
 }
@@ -104,7 +112,23 @@ impl Facts {
         }
         facts.kernel_log =
             kernel_log::telling().unwrap_or_else(|e| facts.lacks(&format!("the kernel's log (/dev/kmsg: {e})")));
+        let since = facts.at.saturating_sub(JOURNAL_S) * 1_000_000;
+        facts.read_journal(&journal::FOLDERS.map(Path::new), since);
         facts
+    }
+
+    /// Reads the journals in these folders instead, since a time (microseconds since 1970).
+    pub fn read_journal(&mut self, folders: &[&Path], since_us: u64) {
+        let units: BTreeSet<&str> = self.processes.iter().filter_map(|p| p.unit.as_deref()).collect();
+        match journal::telling(folders, since_us, &units) {
+            Ok(entries) => self.journal = entries.unwrap_or_default(),
+            Err(e) => self.missing.push(format!("the journal ({e})")),
+        }
+    }
+
+    /// How long ago an entry of the journal was made when these facts were read, seconds.
+    pub fn ago_s(&self, entry: &journal::Entry) -> u64 {
+        self.at.saturating_sub(entry.at_us / 1_000_000)
     }
 
     /// What takes no look at every process: everything but those and the kernel's log. `before`: what moves, as it was when it `began`; `groups`:

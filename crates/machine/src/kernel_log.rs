@@ -71,7 +71,12 @@ pub fn telling() -> io::Result<Vec<Line>> {
 }
 
 fn is_telling(line: &Line) -> bool {
-    TELLING.iter().any(|t| line.text.contains(t))
+    tells(&line.text)
+}
+
+/// Whether a line of the kernel's is one of those that tell.
+pub(crate) fn tells(text: &str) -> bool {
+    TELLING.iter().any(|t| text.contains(t))
 }
 
 /// `6,339,5140900,-;text`, with lines of names and values below it that begin with a blank.

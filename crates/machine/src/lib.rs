@@ -7,6 +7,7 @@ pub mod card;
 pub mod cgroup;
 pub mod counters;
 pub mod facts;
+pub mod journal;
 pub mod kernel_log;
 pub mod links;
 pub mod namespace;

@@ -36,6 +36,12 @@ pub(crate) fn with_ports(ports: &[u16]) -> Vec<u8> {
     either(&ranges, &[])
 }
 
+/// A filter for sockets with one of these remote ports, which rise.
+pub(crate) fn to_ports(ports: &[u16]) -> Vec<u8> {
+    let ranges: Vec<(u16, u16)> = ports.iter().map(|port| (*port, *port)).collect();
+    either(&[], &ranges)
+}
+
 /// Sockets whose local port is in one of these ranges or whose remote port in one of those.
 ///
 /// A jump may only go where the ways of "yes" lead as well, and these go from each step to the next one.
@@ -103,6 +109,9 @@ mod tests {
         assert!(accepts(&code, 4096, 8192) && !accepts(&code, none, none));
         let code = with_ports(&[80, 443]);
         let accepted: Vec<u16> = (0..=u16::MAX).filter(|port| accepts(&code, *port, 80)).collect();
+        assert_eq!(accepted, [80, 443]);
+        let code = to_ports(&[80, 443]);
+        let accepted: Vec<u16> = (0..=u16::MAX).filter(|port| accepts(&code, 80, *port)).collect();
         assert_eq!(accepted, [80, 443]);
     }
 }

@@ -6,9 +6,9 @@ use crate::counters::Sockstat;
 use crate::netlink::{Netlink, attributes, bytes_at, put_attribute};
 use crate::sample;
 use serde::{Deserialize, Serialize};
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 /// `SOCK_DIAG_BY_FAMILY` of `linux/sock_diag.h`.
 const BY_FAMILY: u16 = 20;
@@ -275,13 +275,37 @@ pub fn users(ports: &[u16]) -> io::Result<Vec<User>> {
         let told = Told::read(m).filter(|s| is_wanted[usize::from(s.from_port)] && users.len() < KEPT_LISTENERS);
         users.extend(told.map(|s| User {
             port: s.from_port,
-            from: std::net::SocketAddr::new(s.from, s.from_port).to_string(),
-            to: std::net::SocketAddr::new(s.to, s.to_port).to_string(),
+            from: SocketAddr::new(s.from, s.from_port).to_string(),
+            to: SocketAddr::new(s.to, s.to_port).to_string(),
             inode: u64::from(s.inode),
             state: STATES[usize::from(s.state).min(STATES.len() - 1)].to_owned(),
         }));
     })?;
     Ok(users)
+}
+
+/// Connections to these destinations from each local address, in any state: each of them holds one of that address's ports. None of those that
+/// were accepted here. Most first.
+///
+/// # Errors
+/// If the kernel has no `sock_diag` for TCP.
+pub fn towards(destinations: &[SocketAddr]) -> io::Result<Vec<Destination>> {
+    let canonical = |a: &SocketAddr| SocketAddr::new(a.ip().to_canonical(), a.port());
+    let wanted: HashSet<SocketAddr> = destinations.iter().map(canonical).collect();
+    let mut ports: Vec<u16> = wanted.iter().map(SocketAddr::port).collect();
+    ports.sort_unstable();
+    ports.dedup();
+    if ports.is_empty() {
+        return Ok(Vec::new());
+    }
+    let mut count = Count::new();
+    let filter = (ports.len() <= MOST_FILTERED).then(|| sample::to_ports(&ports));
+    connections(&mut Netlink::sock_diag()?, filter.as_deref(), |m| {
+        if Told::read(m).is_some_and(|s| wanted.contains(&SocketAddr::new(s.to, s.to_port))) {
+            count.connection(m);
+        }
+    })?;
+    Ok(count.all_destinations())
 }
 
 /// All TCP connections, or those that a filter takes; `each` gets a message.
@@ -368,7 +392,7 @@ impl Count {
         let Some(s) = Told::read(message).filter(|_| self.listeners.len() < KEPT_LISTENERS) else { return };
         self.states[usize::from(LISTEN)] += 1;
         self.is_listened[usize::from(s.from_port)] = true;
-        let address = std::net::SocketAddr::new(s.from, s.from_port).to_string();
+        let address = SocketAddr::new(s.from, s.from_port).to_string();
         let (queue, backlog, inode) = (s.queue, s.room, u64::from(s.inode));
         self.listeners.push(Listener { address, port: s.from_port, queue, backlog, inode, connections: 0 });
     }
@@ -403,7 +427,7 @@ impl Count {
 
     fn datagrams(&mut self, message: &[u8]) {
         let Some(s) = Told::read(message).filter(|s| s.to_port == 0 && self.udp.len() < KEPT_LISTENERS) else { return };
-        let address = std::net::SocketAddr::new(s.from, s.from_port).to_string();
+        let address = SocketAddr::new(s.from, s.from_port).to_string();
         self.udp.push(Bound { address, port: s.from_port, inode: u64::from(s.inode) });
     }
 
@@ -476,18 +500,19 @@ impl Count {
         }
     }
 
+    fn all_destinations(self) -> Vec<Destination> {
+        let mut ways = self.ways.into_iter().collect();
+        sort(&mut ways);
+        ways.into_iter().map(named).collect()
+    }
+
     fn finish(mut self) -> Sockets {
         for listener in &mut self.listeners {
             listener.connections = self.by_port[usize::from(listener.port)];
         }
-        let named = |(way, d): (Way, Destination)| Destination {
-            from: way.from.to_string(),
-            to: std::net::SocketAddr::new(way.to, way.port).to_string(),
-            ..d
-        };
-        let mut ways: Vec<(Way, Destination)> = self.ways.into_iter().collect();
-        ways.sort_by(|a, b| b.1.total.cmp(&a.1.total).then(a.0.to.cmp(&b.0.to)).then(a.0.port.cmp(&b.0.port)));
-        ways.truncate(KEPT_DESTINATIONS);
+        let mut destinations = std::mem::take(&mut self.ways).into_iter().collect();
+        sort(&mut destinations);
+        destinations.truncate(KEPT_DESTINATIONS);
         let mut tcp = BTreeMap::new();
         for (name, count) in STATES.iter().zip(self.states).filter(|(_, count)| *count > 0) {
             *tcp.entry((*name).to_owned()).or_default() += count;
@@ -497,12 +522,21 @@ impl Count {
             orphans: self.orphans,
             listeners: self.listeners,
             udp: self.udp,
-            destinations: ways.into_iter().map(named).collect(),
+            destinations: destinations.into_iter().map(named).collect(),
             is_cut: self.is_cut,
             one_of: if self.is_sample { sample::ONE_OF } else { 0 },
             took_us: 0,
         }
     }
+}
+
+/// Most first.
+fn sort(ways: &mut Vec<(Way, Destination)>) {
+    ways.sort_by(|a, b| b.1.total.cmp(&a.1.total).then(a.0.to.cmp(&b.0.to)).then(a.0.port.cmp(&b.0.port)));
+}
+
+fn named((way, d): (Way, Destination)) -> Destination {
+    Destination { from: way.from.to_string(), to: SocketAddr::new(way.to, way.port).to_string(), ..d }
 }
 
 /// Numbers of a sample to numbers of all.
@@ -579,7 +613,7 @@ mod tests {
                 (0..PAIRS).map(|_| (TcpStream::connect(address).unwrap(), server.accept().unwrap())).collect();
             // Bound and nothing more: it is no connection.
             let bound = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
-            bound.bind(&std::net::SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
+            bound.bind(&SocketAddr::from(([127, 0, 0, 1], 0)).into()).unwrap();
             let sockets = Sockets::read().unwrap();
             let text = crate::own::proc_net("sockstat");
             let word = |name: &str| -> u64 {
@@ -609,6 +643,9 @@ mod tests {
             assert_eq!((to.to.clone(), to.total), (address.to_string(), to.established));
             let listener = sampled.listeners.iter().find(|l| l.port == address.port()).unwrap();
             assert!(to.total.abs_diff(PAIRS) < near && listener.connections.abs_diff(PAIRS) < near, "{sampled:?}");
+            let [held] = &towards(&[address]).unwrap()[..] else { panic!("one address goes there") };
+            assert_eq!((held.total, held.established, held.from.as_str()), (PAIRS, PAIRS, "127.0.0.1"));
+            assert_eq!(towards(&[]).unwrap(), []);
             drop(pairs);
             // None of these ports is the sample's.
             let range = std::path::Path::new("/proc/sys/net/ipv4/ip_local_port_range");

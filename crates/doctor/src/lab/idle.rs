@@ -7,10 +7,8 @@ use std::net::{TcpListener, TcpStream};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// After so long without a packet a connection is forgotten.
-const PATIENCE_S: u64 = 2;
-/// How long a connection with keepalives has to live.
-const LIVES: Duration = Duration::from_secs(3 * PATIENCE_S);
+/// How long a connection with keepalives has to live, in times of the NAT's patience.
+const LIVES: u32 = 3;
 
 /// What is not known to tracking is reset, as a NAT does with packets for which it has no mapping.
 const RULES: &str =
@@ -26,7 +24,9 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
     if !child.wait().map_err(failed("nft"))?.success() {
         return Err(Stop::LeftOut("nft: this kernel does not take the rules".into()));
     }
-    bench.set("net.netfilter.nf_conntrack_tcp_timeout_established", &PATIENCE_S.to_string())?;
+    // Whole seconds are what tracking knows.
+    let patience = Duration::from_secs(bench.patience.as_secs());
+    bench.set("net.netfilter.nf_conntrack_tcp_timeout_established", &patience.as_secs().to_string())?;
     // Packets of connections that are not known do not make them known.
     bench.set("net.netfilter.nf_conntrack_tcp_loose", "0")?;
     let server = TcpListener::bind(("127.0.0.1", 80)).map_err(failed("listen"))?;
@@ -34,36 +34,38 @@ pub(super) fn run(bench: &mut Bench) -> Outcome {
     talk(&mut client, &mut accepted).map_err(failed("a new connection"))?;
     bench.found("idle-reset", &[])?;
     // The count still has what has expired; the list has not.
-    bench
-        .wait("the connection is not forgotten", || !machine::own::proc_net("nf_conntrack").contains("ESTABLISHED"))?;
+    let is_forgotten = || !machine::own::proc_net("nf_conntrack").contains("ESTABLISHED");
+    bench.wait_beyond(patience, "the connection is not forgotten", is_forgotten)?;
     match talk(&mut client, &mut accepted) {
-        Err(e) => bench.say(&format!("  after {PATIENCE_S} s of silence: {e}")),
+        Err(e) => bench.say(&format!("  after {} s of silence: {e}", patience.as_secs())),
         Ok(()) => return Err(Stop::Failed("a forgotten connection goes on".into())),
     }
-    canaries(bench, &server)?;
+    canaries(bench, &server, patience)?;
     let (mut client, mut accepted) = pair(&server)?;
-    let keepalive = TcpKeepalive::new().with_time(Duration::from_secs(1)).with_interval(Duration::from_secs(1));
+    let below = (patience / 2).max(Duration::from_secs(1));
+    let keepalive = TcpKeepalive::new().with_time(below).with_interval(below);
     SockRef::from(&client).set_tcp_keepalive(&keepalive).map_err(failed("keepalive"))?;
-    let (total, reset) = crowd(bench, &server, &keepalive)?;
+    let (total, reset) = crowd(bench, &server, &keepalive, patience * LIVES)?;
     talk(&mut client, &mut accepted).map_err(failed("a connection with keepalives"))?;
-    bench.say(&format!("  after {} s of silence {reset} of {total} are reset", LIVES.as_secs()));
+    bench.say(&format!("  after {} s of silence {reset} of {total} are reset", (patience * LIVES).as_secs()));
     if reset > 0 {
         return Err(Stop::Failed("keepalives do not help".into()));
     }
-    bench.set("net.ipv4.tcp_keepalive_time", "1")?;
+    bench.set("net.ipv4.tcp_keepalive_time", &below.as_secs().to_string())?;
     bench.gone("idle-reset", &[])
 }
 
-/// How silent canaries are, longest: they are a quarter of a second apart.
-const CANARIES: u32 = 16;
-const APART: Duration = Duration::from_millis(250);
-/// The timeout that is found may be wrong by this much: tracking looks at its list when it likes, and canaries are apart.
+/// How far apart canaries speak: by an eighth of the patience that is looked for, within these bounds.
+const APART: (Duration, Duration) = (Duration::from_millis(250), Duration::from_secs(3));
+/// The timeout that is found may be wrong by this much beyond what canaries are apart: tracking looks at its list when it likes.
 const EXACT: Duration = Duration::from_millis(1_000);
 
 /// Finds how long silence may last: connections that are all made now, and speak one after the other. The first that is reset had been
 /// silent for too long.
-fn canaries(bench: &Bench, server: &TcpListener) -> Outcome {
-    let mut all = (1..=CANARIES).map(|n| Ok((APART * n, pair(server)?))).collect::<Result<Vec<_>, Stop>>()?;
+fn canaries(bench: &Bench, server: &TcpListener, real: Duration) -> Outcome {
+    let apart = (real / 8).clamp(APART.0, APART.1);
+    let count = (2 * real).as_millis().div_ceil(apart.as_millis()) as u32;
+    let mut all = (1..=count).map(|n| Ok((apart * n, pair(server)?))).collect::<Result<Vec<_>, Stop>>()?;
     for (_, (client, accepted)) in &mut all {
         talk(client, accepted).map_err(failed("a new canary"))?;
     }
@@ -73,8 +75,7 @@ fn canaries(bench: &Bench, server: &TcpListener) -> Outcome {
         std::thread::sleep(silence.saturating_sub(began.elapsed()));
         if talk(&mut client, &mut accepted).is_err() {
             bench.say(&format!("  canaries: one that was silent for {lived:?} lives, one of {silence:?} is reset"));
-            let real = Duration::from_secs(PATIENCE_S);
-            return match silence.abs_diff(real) <= EXACT {
+            return match silence.abs_diff(real) <= apart + EXACT {
                 true => Ok(()),
                 false => Err(Stop::Failed(format!("the timeout is {real:?}"))),
             };
@@ -91,9 +92,14 @@ const OTHERS: u64 = 100;
 /// Connections that may wait for the thread that accepts.
 const BACKLOG: i32 = 4_096;
 
-/// How many connections were idle for [`LIVES`], and how many of them were reset. Their two ends are in descriptor tables of their own, so that the limit
+/// How many connections were idle for so long, and how many of them were reset. Their two ends are in descriptor tables of their own, so that the limit
 /// holds for each.
-fn crowd(bench: &Bench, server: &TcpListener, keepalive: &TcpKeepalive) -> Result<(usize, usize), Stop> {
+fn crowd(
+    bench: &Bench,
+    server: &TcpListener,
+    keepalive: &TcpKeepalive,
+    lives: Duration,
+) -> Result<(usize, usize), Stop> {
     let limit = machine::own::raise_descriptor_limit(CROWD as u64 + OTHERS);
     let count = CROWD.min(limit.saturating_sub(OTHERS) as usize);
     rustix::net::listen(server, BACKLOG).map_err(|e| failed("listen")(e.into()))?;
@@ -123,10 +129,12 @@ fn crowd(bench: &Bench, server: &TcpListener, keepalive: &TcpKeepalive) -> Resul
             Ok(client)
         };
         let mut clients = (0..count).map(|_| one()).collect::<std::io::Result<Vec<_>>>().map_err(failed("connect"))?;
-        bench.say(&format!("  {count} more connections, each with a keepalive each second (so_keepalive=1s:1s:)"));
+        bench.say(&format!(
+            "  {count} more connections, each with keepalives: listen ... so_keepalive=N:N:, N half of the NAT's time"
+        ));
         let began = Instant::now();
         // What is waited for is that nothing happens: silence, three times as long as tracking has patience.
-        bench.wait("", || began.elapsed() >= LIVES)?;
+        bench.wait_beyond(lives, "", || began.elapsed() >= lives)?;
         let written: Vec<bool> = clients.iter_mut().map(|c| c.write_all(b"ping").is_ok()).collect();
         let _ = speak.send(());
         let mut word = [0; 4];

@@ -24,6 +24,10 @@ use std::time::{Duration, Instant};
 
 /// A lab takes no longer than this for one of its steps.
 const PATIENCE: Duration = Duration::from_secs(30);
+/// How long a NAT remembers a silent connection unless something else is said: a test waits for it.
+const NAT: Duration = Duration::from_secs(2);
+/// The longest that may be asked for.
+const MOST_NAT: Duration = Duration::from_secs(600);
 
 /// A fault.
 pub struct Lab {
@@ -51,7 +55,11 @@ pub const LABS: &[Lab] = &[
     Lab { name: "accept-queue", what: "a listener with a backlog of 16 that does not keep up", run: backlog::run },
     Lab { name: "local-ports", what: "100 local ports, and a client that closes its connections", run: ports::used_up },
     Lab { name: "port-thief", what: "a client that has taken the port of a service", run: ports::thief },
-    Lab { name: "idle-reset", what: "a NAT that forgets connections after 2 s of silence", run: idle::run },
+    Lab {
+        name: "idle-reset",
+        what: "a NAT that forgets connections after 2 s of silence (--patience 90s: after so long)",
+        run: idle::run,
+    },
     Lab {
         name: "one-nat",
         what: "two clients behind one NAT address, one of them with a clock that is behind",
@@ -85,7 +93,11 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
                 LABS.iter().for_each(|l| print(&format!("{:<14} {}\n", l.name, l.what)));
                 return Ok(0);
             };
-            match run(name, &|line| print(&format!("{line}\n"))) {
+            let patience = o.duration("patience", NAT)?;
+            if !(Duration::from_secs(1)..=MOST_NAT).contains(&patience) {
+                return Err("--patience: from 1s to 10m".to_owned());
+            }
+            match run_with(name, patience, &|line| print(&format!("{line}\n"))) {
                 Ok(()) => Ok(0),
                 Err(Stop::LeftOut(text) | Stop::Failed(text)) => Err(text),
             }
@@ -98,12 +110,16 @@ pub fn main(arguments: impl Iterator<Item = String>, version: &str) -> ExitCode 
 /// # Errors
 /// If it is left out, or does not come out as it should.
 pub fn run(name: &str, say: &(dyn Fn(&str) + Sync)) -> Result<(), Stop> {
+    run_with(name, NAT, say)
+}
+
+fn run_with(name: &str, patience: Duration, say: &(dyn Fn(&str) + Sync)) -> Result<(), Stop> {
     let lab = LABS
         .iter()
         .find(|l| l.name == name)
         .ok_or_else(|| Stop::Failed(format!("{name}: no such lab (ironweir lab lists them)")))?;
     say(&format!("{}: {}", lab.name, lab.what));
-    let inside = || (lab.run)(&mut Bench { say });
+    let inside = || (lab.run)(&mut Bench { say, patience });
     machine::namespace::inside(inside)
         .unwrap_or_else(|| Err(Stop::LeftOut("a lab needs root, for a network namespace of its own".into())))
 }
@@ -111,6 +127,8 @@ pub fn run(name: &str, say: &(dyn Fn(&str) + Sync)) -> Result<(), Stop> {
 /// What labs are made with.
 struct Bench<'a> {
     say: &'a (dyn Fn(&str) + Sync),
+    /// Of the NAT of `idle-reset`.
+    patience: Duration,
 }
 
 impl Bench<'_> {
@@ -152,11 +170,16 @@ impl Bench<'_> {
     }
 
     /// Waits for a condition.
-    fn wait(&self, otherwise: &str, mut condition: impl FnMut() -> bool) -> Outcome {
-        let began = Instant::now();
+    fn wait(&self, otherwise: &str, condition: impl FnMut() -> bool) -> Outcome {
+        self.wait_beyond(Duration::ZERO, otherwise, condition)
+    }
+
+    /// The same of what comes no sooner than after a time.
+    fn wait_beyond(&self, time: Duration, otherwise: &str, mut condition: impl FnMut() -> bool) -> Outcome {
+        let (began, most) = (Instant::now(), PATIENCE + time);
         while !condition() {
-            if began.elapsed() > PATIENCE {
-                return Err(Stop::Failed(format!("{otherwise} after {} s", PATIENCE.as_secs())));
+            if began.elapsed() > most {
+                return Err(Stop::Failed(format!("{otherwise} after {} s", most.as_secs())));
             }
             std::thread::sleep(Duration::from_millis(20));
         }

@@ -125,15 +125,14 @@ const RECENT_S: f64 = 3_600.0;
 
 /// One finding for each thing that was said, with the last line that said it.
 pub(super) fn lines(facts: &Facts) -> Vec<Finding> {
-    let m = &facts.machine;
+    let all = super::journal::kernel_lines(&facts.machine);
     let of = |says: &Says| {
-        let lines: Vec<_> = m.kernel_log.iter().filter(|l| l.text.contains(says.has)).collect();
-        let last = lines.last()?;
-        let ago = (m.up_s - last.at_s).max(0.0);
+        let lines: Vec<_> = all.iter().filter(|(text, ..)| text.contains(says.has)).collect();
+        let (last, ago, from) = **lines.last()?;
         let weight = if ago <= RECENT_S { Weight::Warning } else { Weight::Note };
         Some(
             Finding::new(says.id, weight, says.what)
-                .seen(format!("\"{}\" {:.0} s ago, {} lines in all", last.text, ago, lines.len()), "/dev/kmsg")
+                .seen(format!("\"{last}\" {ago:.0} s ago, {} lines in all", lines.len()), from)
                 .because(says.why)
                 .cure(says.cure)
                 .sure(Sure::Certain),

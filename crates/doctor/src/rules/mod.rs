@@ -2,6 +2,7 @@
 
 mod conf;
 mod error_log;
+pub(crate) mod journal;
 mod kernel_log;
 mod limits;
 mod network;
@@ -37,6 +38,7 @@ const RULES: &[fn(&Facts) -> Vec<Finding>] = &[
     limits::pressure,
     limits::memory,
     kernel_log::lines,
+    journal::units,
     error_log::lines,
     conf::rules,
     serving::rules,

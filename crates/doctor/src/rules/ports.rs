@@ -3,7 +3,9 @@
 use super::{part, percent};
 use crate::facts::{Facts, Taker};
 use crate::finding::{Finding, Sure, Weight};
+use crate::local_ports::{Range, parts};
 use crate::text::number;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
 /// So much of the ports to one destination in use is near the end: the kernel's search slows down, then fails.
@@ -11,52 +13,71 @@ const NEAR: f64 = 0.8;
 /// So much is the end.
 const GONE: f64 = 0.97;
 
-/// The range of local ports, and how many of them are not reserved.
-pub(crate) fn range(facts: &Facts) -> Option<(u64, u64, u64)> {
-    let [first, last] = facts.machine.numbers("net.ipv4.ip_local_port_range")[..] else { return None };
-    // Facts may be recorded ones, which anybody can write.
-    let last = last.min(u64::from(u16::MAX));
-    let reserved =
-        reserved(facts).iter().map(|&(from, to)| (to.min(last) + 1).saturating_sub(from.max(first))).sum::<u64>();
-    Some((first, last, (last + 1).saturating_sub(first).saturating_sub(reserved)))
+/// The range of local ports.
+pub(crate) fn range(facts: &Facts) -> Option<Range> {
+    let text = |name: &str| facts.machine.settings.get(name).map(String::as_str).unwrap_or_default();
+    Range::of(text("net.ipv4.ip_local_port_range"), text("net.ipv4.ip_local_reserved_ports"))
 }
 
-/// `ip_local_reserved_ports`: `8080,9000-9100`.
-fn reserved(facts: &Facts) -> Vec<(u64, u64)> {
-    let text = facts.machine.settings.get("net.ipv4.ip_local_reserved_ports").map(String::as_str).unwrap_or_default();
-    let part = |part: &str| {
-        let (from, to) = part.split_once('-').unwrap_or((part, part));
-        Some((from.trim().parse().ok()?, to.trim().parse().ok()?))
-    };
-    text.split(',').filter_map(part).collect()
-}
-
-/// The ports from this machine to one destination are used up.
+/// The ports from this machine to one destination are used up, by the kernel's count or by what a server was told.
 pub(super) fn local_ports(facts: &Facts) -> Vec<Finding> {
     let m = &facts.machine;
-    let Some((first, last, count)) = range(facts) else { return Vec::new() };
-    let full = m.sockets.destinations.iter().filter(|d| part(d.total, count) >= NEAR);
-    full.map(|d| {
-        let used = part(d.total, count);
-        let (weight, state) =
-            if used >= GONE { (Weight::Critical, "are used up") } else { (Weight::Warning, "are nearly used up") };
-        let what = format!("The local ports for connections from {} to {} {state} ({}).", d.from, d.to, percent(used));
-        let mut finding = Finding::new("local-ports-used-up", weight, what)
-            .seen(format!("{} connections, {} of them in TIME_WAIT", number(d.total), number(d.time_wait)), "sock_diag")
-            .seen(format!("{first} to {last}: {} ports", number(count)), "net.ipv4.ip_local_port_range, ip_local_reserved_ports")
+    let Some(Range { first, last, usable }) = range(facts) else { return Vec::new() };
+    let refused = refused(facts);
+    let ranges = |f: Finding| {
+        f.seen(format!("{first} to {last}: {} ports", number(usable)), "net.ipv4.ip_local_port_range, ip_local_reserved_ports")
             .because("Each connection from one address to one address and port needs a local port of its own. Without one, connect() fails \
-                      with EADDRNOTAVAIL (\"Cannot assign requested address\"), and the proxy answers 502.");
+                      with EADDRNOTAVAIL (\"Cannot assign requested address\"), and the proxy answers 502.")
+    };
+    let cured = |finding: Finding| {
+        let finding = match usable < 50_000 {
+            true => finding.cure("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\", with what listens there in ip_local_reserved_ports (ironweir doctor ports)"),
+            false => finding,
+        };
+        finding.cure("more addresses: proxy_bind, or more addresses or ports of the upstream")
+    };
+    let said = |n: u64| (format!("{} connects failed for want of a port", number(n)), "/api/9/ironweir/ports");
+    let full: Vec<_> = m.sockets.destinations.iter().filter(|d| part(d.total, usable) >= NEAR).collect();
+    let seen = |d: &&machine::sockets::Destination| {
+        let (used, failed) = (part(d.total, usable), refused.get(d.to.as_str()).copied().unwrap_or(0));
+        let (weight, state) = if used >= GONE || failed > 0 {
+            (Weight::Critical, "are used up")
+        } else {
+            (Weight::Warning, "are nearly used up")
+        };
+        let what = format!("The local ports for connections from {} to {} {state} ({}).", d.from, d.to, percent(used));
+        let mut finding = Finding::new("local-ports-used-up", weight, what).seen(
+            format!("{} connections, {} of them in TIME_WAIT", number(d.total), number(d.time_wait)),
+            "sock_diag",
+        );
+        if failed > 0 {
+            let (what, from) = said(failed);
+            finding = finding.seen(what, from);
+        }
+        finding = ranges(finding);
         if d.time_wait * 2 > d.total {
             finding = finding
                 .cure("keep connections instead of closing them: upstream { keepalive 64; } with proxy_http_version 1.1 and an empty Connection header")
                 .cure("sysctl -w net.ipv4.tcp_tw_reuse=1");
         }
-        if count < 50_000 {
-            finding = finding.cure("sysctl -w net.ipv4.ip_local_port_range=\"1024 65535\", with what listens there in ip_local_reserved_ports (ironweir doctor ports)");
-        }
-        finding.cure("more addresses: proxy_bind, or more addresses or ports of the upstream")
-    })
-    .collect()
+        cured(finding)
+    };
+    // What was short between the looks need not be when the sockets are counted.
+    let told = refused.iter().filter(|(to, _)| !full.iter().any(|d| d.to == **to)).map(|(to, n)| {
+        let what = format!("There was no local port for {} connections to {to}.", number(*n));
+        let (seen, from) = said(*n);
+        cured(ranges(Finding::new("local-ports-used-up", Weight::Critical, what).seen(seen, from)))
+    });
+    full.iter().map(seen).chain(told).collect()
+}
+
+/// Connects of servers that failed for want of a port, by destination.
+fn refused(facts: &Facts) -> BTreeMap<&str, u64> {
+    let mut all = BTreeMap::new();
+    for (to, n) in facts.serving.iter().chain(&facts.others).flat_map(|s| &s.without_port) {
+        *all.entry(to.as_str()).or_default() += n;
+    }
+    all
 }
 
 /// There are more TIME_WAITs than the kernel keeps.
@@ -148,8 +169,9 @@ fn clients(facts: &Facts) -> Vec<Finding> {
 
 /// Services listen in the range from which the kernel takes local ports.
 pub(super) fn unreserved(facts: &Facts) -> Vec<Finding> {
-    let Some((first, last, _)) = range(facts) else { return Vec::new() };
-    let reserved = reserved(facts);
+    let Some(Range { first, last, .. }) = range(facts) else { return Vec::new() };
+    let text = facts.machine.settings.get("net.ipv4.ip_local_reserved_ports").map(String::as_str).unwrap_or_default();
+    let reserved: Vec<(u64, u64)> = parts(text).collect();
     let is_free = |port: u64| !reserved.iter().any(|r| (r.0..=r.1).contains(&port));
     // What was configured, not whatever port the kernel gave to a program that asked for any.
     let wanted = facts.configurations.iter().flat_map(|c| &c.listens).flat_map(|l| l.ports().map(u64::from));

@@ -68,6 +68,21 @@ fn nothing_is_wrong() {
 }
 
 #[test]
+fn a_server_that_found_no_local_port_is_believed() {
+    let mut facts = healthy();
+    let refused = [("10.0.0.2:80".to_owned(), 7)].into();
+    facts.serving = Some(crate::serving::Serving { without_port: refused, ..Default::default() });
+    let found = judge(&facts);
+    assert!(found[0].what.contains("7 connections to 10.0.0.2:80"), "{found:?}");
+    assert_eq!(only(found), ("local-ports-used-up", Weight::Critical));
+    let destination = Destination { to: "10.0.0.2:80".into(), total: 24_000, ..Destination::default() };
+    facts.machine.sockets.destinations = vec![destination];
+    let found = judge(&facts);
+    assert!(found[0].evidence.iter().any(|e| e.from == "/api/9/ironweir/ports"), "{found:?}");
+    assert_eq!(only(found), ("local-ports-used-up", Weight::Critical), "both say the same");
+}
+
+#[test]
 fn each_fault_alone_is_found_and_nothing_else() {
     use Weight::{Critical, Note, Warning};
     assert_eq!(only(after(|m| m.sockets.listeners[0].queue = 512)), ("accept-queue-full", Critical));

@@ -57,6 +57,14 @@ impl Wanted {
         }
     }
 
+    /// Whether a field is.
+    pub fn has(&self, field: &str) -> bool {
+        match self {
+            Wanted::All => true,
+            Wanted::Fields(fields) => fields.iter().any(|f| f == field),
+        }
+    }
+
     /// Keeps of an object what is wanted.
     pub fn of_object(&self, value: Value) -> Value {
         match (self, value) {
@@ -108,6 +116,7 @@ mod tests {
         assert_eq!(Wanted::of("fields=a,c").of_map(all.clone()), json!({"z": {"a": 1}}));
         assert_eq!(Wanted::of("fields=").of_map(all.clone()), json!(["z"]));
         assert_eq!(Wanted::of("").of_map(all.clone()), all);
+        assert!(Wanted::of("").has("a") && Wanted::of("fields=b,a").has("a") && !Wanted::of("fields=b").has("a"));
         assert_eq!(Wanted::of("fields=b").of_object(json!({"a": 1, "b": 2})), json!({"b": 2}));
     }
 }

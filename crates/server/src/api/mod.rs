@@ -13,7 +13,7 @@ pub mod guards;
 pub mod http;
 pub mod kernel;
 pub mod keyvals;
-mod memory;
+pub mod memory;
 pub mod openapi;
 pub mod own;
 pub mod render;

@@ -330,11 +330,12 @@ static WATCH: Mutex<Option<Watch>> = Mutex::new(None);
 /// `/ironweir/why`: what is in the way, as of the time since it was asked before (at least a second); `seconds` is 0 for the first time.
 pub fn why(context: &Context) -> Result<Value, Failure> {
     let ask = |endpoint: &str| {
-        let segments: Vec<String> = endpoint.split('/').map(str::to_owned).collect();
+        let (path, query) = endpoint.split_once('?').unwrap_or((endpoint, ""));
+        let segments: Vec<String> = path.split('/').map(str::to_owned).collect();
         let call = Call {
             verb: Some(Verb::Get),
             path: String::new(),
-            query: String::new(),
+            query: query.to_owned(),
             body: Vec::new(),
             write: false,
             snapshot: context.call.snapshot.clone(),

@@ -230,6 +230,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     ),
     one("/ironweir/threads", "worker threads: work, wait, delay of the loop", &own::THREADS, own::threads, None),
     one("/ironweir/memory", "the bill of connections, and how many more fit", &memory::MEMORY, memory::memory, None),
+    one("/ironweir/ports", "local ports that connections to peers hold", &memory::PORTS, memory::ports, None),
     one("/ironweir/time", "what requests waited for", &own::TIME, own::time, None),
     one("/ironweir/why", "what is in the way, and how much more could be carried", &own::WHY, own::why, None),
     one("/ironweir/l4", "packets that the kernel balances", &kernel::L4, kernel::l4, None),

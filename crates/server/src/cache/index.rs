@@ -170,6 +170,11 @@ impl Index {
         self.count.load(Relaxed)
     }
 
+    /// Bytes that its entries take here, which is not what nginx's zone would count.
+    pub fn bytes(&self) -> u64 {
+        (self.count() * (ByAge::<Node>::PLACE + size_of::<u32>())) as u64
+    }
+
     /// Blocks of all files.
     pub fn blocks(&self) -> u64 {
         self.blocks.load(Relaxed)

@@ -11,6 +11,7 @@ use std::cell::RefCell;
 use std::hash::{BuildHasher, RandomState};
 use std::os::fd::BorrowedFd;
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 
 /// The largest file that is kept: what leaves with its head in one call anyway.
 pub const LARGEST: u64 = 16 * 1024;
@@ -87,6 +88,14 @@ pub fn read(file: BorrowedFd<'_>, identity: Identity) -> Option<Rc<Small>> {
     Some(Rc::new(Small { identity, bytes: bytes.into() }))
 }
 
+/// Bytes of contents that all threads keep.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of contents that are kept, each thread its own.
+pub fn bytes() -> u64 {
+    BYTES.load(Relaxed)
+}
+
 struct Kept {
     files: Lru<Rc<Small>>,
     bytes: usize,
@@ -101,17 +110,23 @@ impl Kept {
 
     fn remove(&mut self, path: &[u8]) {
         if let Some(old) = self.files.remove(path) {
-            self.bytes -= old.bytes.len();
+            self.gone(old.bytes.len());
         }
+    }
+
+    fn gone(&mut self, bytes: usize) {
+        self.bytes -= bytes;
+        BYTES.fetch_sub(bytes as u64, Relaxed);
     }
 
     fn insert(&mut self, path: &[u8], small: Rc<Small>) {
         self.remove(path);
         self.bytes += small.bytes.len();
+        BYTES.fetch_add(small.bytes.len() as u64, Relaxed);
         self.files.insert(path, small);
         while self.bytes > MAX_BYTES || self.files.len() > MAX_FILES {
             match self.files.pop_oldest() {
-                Some(old) => self.bytes -= old.bytes.len(),
+                Some(old) => self.gone(old.bytes.len()),
                 None => return,
             }
         }
@@ -122,6 +137,12 @@ impl Kept {
         let hash = self.hasher.hash_one(path);
         let mark = (hash >> 32) as u32 | 1;
         std::mem::replace(&mut self.seen[hash as usize % SEEN], mark) == mark
+    }
+}
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.gone(self.bytes);
     }
 }
 

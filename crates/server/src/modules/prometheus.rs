@@ -1,6 +1,7 @@
 //! `prometheus`: what is counted, in the text format that Prometheus scrapes (version 0.0.4), as a content handler. The
 //! names are those of nginx's exporter where it has the number, so that its dashboards work.
 
+use crate::api::memory;
 use crate::config::{Directive, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, Text, body};
@@ -22,7 +23,13 @@ fn run(r: &mut Request) -> Waiting<'_> {
         }
         let snapshot = r.snapshot.whole().clone();
         // Of a thousand peers it is long: nobody waits for it here.
-        match crate::service::ask(move || async move { metrics::page(&snapshot) }).await {
+        let page = move || async move {
+            let mut page = metrics::Page { text: metrics::page(&snapshot) };
+            memory::add_metrics(&mut page, &snapshot);
+            memory::add_port_metrics(&mut page);
+            page.text
+        };
+        match crate::service::ask(page).await {
             Some(page) => {
                 r.answer.headers.content_type = Some(Text::from("text/plain; version=0.0.4; charset=utf-8"));
                 r.respond(200, page.as_bytes())

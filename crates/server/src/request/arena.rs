@@ -57,6 +57,11 @@ impl Arena {
         }
     }
 
+    /// Bytes that it has room for.
+    pub fn capacity(&self) -> usize {
+        self.bytes.capacity()
+    }
+
     /// Copies `bytes` in.
     pub fn push(&mut self, bytes: &[u8]) -> Span {
         let start = self.bytes.len();

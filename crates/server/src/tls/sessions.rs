@@ -4,6 +4,7 @@ use super::tickets::Scope;
 use rustls::server::StoresServerSessions;
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 
@@ -38,6 +39,14 @@ impl fmt::Debug for Zone {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Zone({})", self.size)
     }
+}
+
+/// Bytes of the sessions of all zones, with what they cost beside.
+static BYTES: AtomicU64 = AtomicU64::new(0);
+
+/// Bytes of all sessions that are kept here.
+pub fn bytes() -> u64 {
+    BYTES.load(Relaxed)
 }
 
 static ZONES: Mutex<Vec<(Box<str>, Weak<Zone>)>> = Mutex::new(Vec::new());
@@ -81,6 +90,7 @@ impl Sessions {
         }
         self.count += 1;
         self.bytes += cost;
+        BYTES.fetch_add(cost as u64, Relaxed);
         self.row.push_back((key.clone(), self.count));
         self.by_key.insert(key, Session { value, since: now, number: self.count });
         true
@@ -88,8 +98,16 @@ impl Sessions {
 
     fn remove(&mut self, key: &Key) -> Option<Session> {
         let session = self.by_key.remove(key)?;
-        self.bytes -= cost(key, &session.value);
+        let cost = cost(key, &session.value);
+        self.bytes -= cost;
+        BYTES.fetch_sub(cost as u64, Relaxed);
         Some(session)
+    }
+}
+
+impl Drop for Sessions {
+    fn drop(&mut self) {
+        BYTES.fetch_sub(self.bytes as u64, Relaxed);
     }
 }
 

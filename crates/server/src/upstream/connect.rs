@@ -1,5 +1,6 @@
 //! Opens a connection to a peer.
 
+use super::ports;
 use super::settings::UpstreamSettings;
 use crate::connection::Address;
 use crate::connection::socket::Socket;
@@ -62,7 +63,7 @@ pub fn is_shortage(error: &io::Error) -> bool {
 pub fn begin(to: &Address, local: Option<SocketAddr>, conf: &UpstreamSettings) -> Result<Connecting, Failed> {
     let fd = prepare(SocketType::STREAM, to, conf)?;
     put_off_acks(&fd, to).map_err(failed("setsockopt()"))?;
-    let mut connecting = connect(fd, to, local, conf)?;
+    let mut connecting = counted(to, connect(fd, to, local, conf))?;
     connecting.socket.acks_are_put_off();
     Ok(connecting)
 }
@@ -74,7 +75,18 @@ pub fn begin_as(
     local: Option<SocketAddr>,
     conf: &UpstreamSettings,
 ) -> Result<Connecting, Failed> {
-    connect(prepare(kind, to, conf)?, to, local, conf)
+    let connecting = connect(prepare(kind, to, conf)?, to, local, conf);
+    if kind == SocketType::STREAM { counted(to, connecting) } else { connecting }
+}
+
+/// A connection over TCP takes a local port.
+fn counted(to: &Address, connecting: Result<Connecting, Failed>) -> Result<Connecting, Failed> {
+    if let Address::Inet(to) = to {
+        // What `bind()` says so of is an address that is not this machine's.
+        let is_short = |f: &Failed| f.call == "connect()" && f.error.raw_os_error() == Some(libc::EADDRNOTAVAIL);
+        ports::count(*to, !connecting.as_ref().is_err_and(is_short));
+    }
+    connecting
 }
 
 /// An ACK waits for something to go with, for as long as the kernel puts off ACKs (200 ms). Said before the socket is connected, it

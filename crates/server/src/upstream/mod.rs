@@ -26,6 +26,7 @@ pub mod names;
 pub mod pass_on;
 pub mod peer;
 pub mod pool;
+pub mod ports;
 pub mod queue;
 pub mod relay;
 pub mod request_body;

@@ -87,6 +87,11 @@ pub fn idle(group: &Group) -> u64 {
     count
 }
 
+/// Idle connections of all groups and threads.
+pub fn all_idle() -> u64 {
+    IDLE.lock().unwrap_or_else(PoisonError::into_inner).iter().map(|tally| tally.sums()[0]).sum()
+}
+
 thread_local! {
     /// By the group's number.
     static POOLS: RefCell<Vec<Option<Pool>>> = const { RefCell::new(Vec::new()) };

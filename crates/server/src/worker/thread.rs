@@ -12,6 +12,7 @@ use runtime::timer;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Instant;
 use tokio::sync::mpsc;
 
 /// The control thread's end of a worker thread.
@@ -29,11 +30,20 @@ pub const HOOKS: runtime::Hooks = runtime::Hooks {
     pending: crate::log::lines::pending,
     before_sleep: crate::log::lines::write_pending,
     turn_began: crate::status::turns::begin,
-    turn_ended: crate::status::turns::end,
+    turn_ended,
     panicked: || {
         crate::log::process_line(crate::log::error::Level::Alert, format_args!("a task was given up after a panic"))
     },
 };
+
+/// The turn is over. After one that was timed the thread says what it keeps.
+#[inline]
+fn turn_ended(began: Option<Instant>) {
+    crate::status::turns::end(began);
+    if began.is_some() {
+        connection::pool::note();
+    }
+}
 
 struct Listeners {
     listeners: Vec<Rc<Listener>>,

@@ -28,6 +28,9 @@ impl<T> Default for ByAge<T> {
 }
 
 impl<T> ByAge<T> {
+    /// Bytes of a value with its place.
+    pub const PLACE: usize = size_of::<Place<T>>();
+
     /// Gives a value a place. It is the newest.
     pub fn insert(&mut self, value: T) -> u32 {
         let place = Place { newer: NONE, older: NONE, value };

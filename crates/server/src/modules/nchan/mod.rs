@@ -349,6 +349,11 @@ pub struct Main {
     pub(super) redis_named: Vec<Node>,
 }
 
+/// Bytes of channels: messages, names, groups, and what is kept for subscribers that are gone.
+pub fn channel_bytes() -> u64 {
+    hub::STORE.sums().memory
+}
+
 impl Main {
     /// `nchan_shared_memory_size`
     pub fn memory(&self) -> Option<u64> {
