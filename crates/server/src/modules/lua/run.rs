@@ -181,7 +181,10 @@ pub async fn run_entry(
             match r.as_deref_mut() {
                 Some(r) if polled.is_pending() => match run.is_abandoned(r, cx) {
                     true => current::enter(Some(r), machine, phase, || run.abandon(cx)),
-                    false => polled,
+                    false => {
+                        r.downstream.lend_buffers();
+                        polled
+                    }
                 },
                 _ => polled,
             }

@@ -81,6 +81,8 @@ pub struct Conf {
     nodelay: bool,
     /// What handshakes need.
     pub tls: Option<Arc<Context>>,
+    /// `lua_ssl_key_log`
+    pub key_log: Option<usize>,
 }
 
 /// A connection as operations and Lua share it.
@@ -257,6 +259,7 @@ fn make() -> Result<u32, Fault> {
             log_errors: *conf.lua.socket_log_errors,
             nodelay: *conf.core.tcp_nodelay,
             tls: conf.lua.tls.clone(),
+            key_log: *conf.lua.ssl_key_log,
         },
         body: None,
         raw: false,
