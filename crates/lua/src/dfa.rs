@@ -17,18 +17,18 @@ const WORKSPACE: usize = 1000;
 const LONGEST_TEXT: usize = 256;
 
 /// An expression. It has its own place for what was found, so it is used by one thread.
-pub struct Dfa {
+pub(crate) struct Dfa {
     code: NonNull<pcre2_code_8>,
     found: NonNull<pcre2_match_data_8>,
     limits: NonNull<pcre2_match_context_8>,
 }
 
 /// What is wrong with a pattern, and at which byte.
-pub struct Mistake {
+pub(crate) struct Mistake {
     /// PCRE2's text.
-    pub text: String,
+    pub(crate) text: String,
     /// Where.
-    pub offset: usize,
+    pub(crate) offset: usize,
 }
 
 impl Dfa {
@@ -36,7 +36,7 @@ impl Dfa {
     ///
     /// # Errors
     /// What PCRE2 says.
-    pub fn new(pattern: &[u8], options: u32, limit: u32) -> Result<Dfa, Mistake> {
+    pub(crate) fn new(pattern: &[u8], options: u32, limit: u32) -> Result<Dfa, Mistake> {
         let (mut error, mut offset) = (0, 0);
         // SAFETY: the pattern is there for the call, with its length; the two places are ours.
         let code = unsafe {
@@ -65,7 +65,7 @@ impl Dfa {
     ///
     /// # Errors
     /// PCRE2's number.
-    pub fn longest(&self, subject: &[u8], from: usize) -> Result<Option<(usize, usize)>, i32> {
+    pub(crate) fn longest(&self, subject: &[u8], from: usize) -> Result<Option<(usize, usize)>, i32> {
         if from > subject.len() {
             return Ok(None);
         }

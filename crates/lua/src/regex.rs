@@ -163,7 +163,7 @@ fn compile_longest(pattern: &[u8], options: Options) -> Result<Expression, Fault
         (options.multi_line, pcre2::PCRE2_MULTILINE),
         (options.dot_all, pcre2::PCRE2_DOTALL),
         (options.extended, pcre2::PCRE2_EXTENDED),
-        (options.utf, pcre2::PCRE2_UTF | pcre2::PCRE2_UCP),
+        (options.utf, pcre2::PCRE2_UTF),
         (options.anchored, pcre2::PCRE2_ANCHORED),
         (options.duplicate_names, pcre2::PCRE2_DUPNAMES),
     ]
@@ -223,7 +223,6 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         .dotall(options.dot_all)
         .extended(options.extended)
         .utf(options.utf)
-        .ucp(options.utf)
         // Compiled code is so much faster that there is no reason to wait for `j`.
         .jit_if_available(true)
         .build(&format!("{prefix}{rest}{suffix}"))

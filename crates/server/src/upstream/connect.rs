@@ -74,7 +74,12 @@ pub fn begin_as(
     local: Option<SocketAddr>,
     conf: &UpstreamSettings,
 ) -> Result<Connecting, Failed> {
-    connect(prepare(kind, to, conf)?, to, local, conf)
+    let fd = prepare(kind, to, conf)?;
+    if kind == SocketType::DGRAM && matches!(to, Address::Unix(_)) {
+        // Without a name of its own (the kernel gives one) nobody could answer (`ngx_stream_lua_udp_connect`).
+        rustix::net::bind(&fd, &SocketAddrUnix::new_unnamed()).map_err(failed("bind()"))?;
+    }
+    connect(fd, to, local, conf)
 }
 
 /// An ACK waits for something to go with, for as long as the kernel puts off ACKs (200 ms). Said before the socket is connected, it

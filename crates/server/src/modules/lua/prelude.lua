@@ -7,6 +7,7 @@ local FAULT, WAIT, OTHER, null = raw.FAULT, raw.WAIT, raw.OTHER, raw.null
 local type, error, select, tostring, tonumber, pairs, ipairs, next = type, error, select, tostring, tonumber, pairs, ipairs, next
 local setmetatable, getmetatable, rawget, rawset, unpack, pcall = setmetatable, getmetatable, rawget, rawset, unpack, pcall
 local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.resume, coroutine.yield, coroutine.status
+local co_wrap = coroutine.wrap
 local concat, insert = table.concat, table.insert
 local floor = math.floor
 
@@ -242,7 +243,7 @@ ngx.var = setmetatable({}, {
     end,
 })
 
-local raw_header, raw_set_header = raw.header, raw.set_header
+local raw_header, raw_set_header, set_header_quick = raw.header, raw.set_header, raw.set_header_quick
 ngx.header = setmetatable({}, {
     __index = function(_, name)
         local value, text = raw_header(name)
@@ -252,7 +253,10 @@ ngx.header = setmetatable({}, {
         return value
     end,
     __newindex = function(_, name, value)
-        local ok, text = raw_set_header(name, value)
+        local ok, text = set_header_quick(name, value)
+        if ok == OTHER then
+            ok, text = raw_set_header(name, value)
+        end
         if ok == FAULT then
             error(text, 2)
         end
@@ -761,6 +765,14 @@ function coroutine.status(co)
     -- The server knows whether it waits for something, and whether somebody has asked how it ended.
     return co_yield(WAIT, "status", co)
 end
+
+-- ngx_lua's names for Lua's own functions and for those of `ngx`; what is not among them its table has not.
+coroutine._create, coroutine._resume, coroutine._yield, coroutine._status = co_create, co_resume, co_yield, co_status
+coroutine._wrap = co_wrap
+for _, name in ipairs({ "create", "resume", "yield", "status", "wrap" }) do
+    coroutine["__" .. name] = coroutine[name]
+end
+coroutine.isyieldable = nil
 
 ngx.thread = {}
 function ngx.thread.spawn(f, ...)
@@ -1291,6 +1303,17 @@ ngx.config = {
     prefix = raw.prefix, nginx_configure = raw.nginx_configure,
 }
 ngx.get_phase = raw.phase
+
+-- The bits of ngx_lua for phases (`NGX_HTTP_LUA_CONTEXT_SET` and its like).
+local phase_bits = {
+    set = 0x1, rewrite = 0x2, access = 0x4, content = 0x8, log = 0x10, header_filter = 0x20, body_filter = 0x40, timer = 0x80,
+    init_worker = 0x100, balancer = 0x200, ssl_cert = 0x400, ssl_session_store = 0x800, ssl_session_fetch = 0x1000, exit_worker = 0x2000,
+    ssl_client_hello = 0x4000, server_rewrite = 0x8000, proxy_ssl_verify = 0x10000, precontent = 0x20000, proxy_ssl_cert = 0x40000,
+}
+function ngx.get_raw_phase()
+    return phase_bits[raw.phase()] or 0
+end
+ngx._phase_ctx = ngx.get_raw_phase
 function ngx.on_abort(f)
     if type(f) ~= "function" then
         error("bad argument #1 to 'on_abort' (function expected, got " .. type(f) .. ")", 2)
