@@ -223,7 +223,7 @@ end
 
 -- The request --------------------------------------------------------------------------------------------------------------------
 
-local raw_var, var_any, raw_set_var = raw.var, raw.var_any, raw.set_var
+local raw_var, var_any, raw_set_var, set_var_quick = raw.var, raw.var_any, raw.set_var, raw.set_var_quick
 ngx.var = setmetatable({}, {
     __index = function(_, name)
         local value, text = raw_var(name)
@@ -236,7 +236,10 @@ ngx.var = setmetatable({}, {
         return value
     end,
     __newindex = function(_, name, value)
-        local ok, text = raw_set_var(name, value)
+        local ok, text = set_var_quick(name, value)
+        if ok == OTHER then
+            ok, text = raw_set_var(name, value)
+        end
         if ok == FAULT then
             error(text, 2)
         end
@@ -374,8 +377,24 @@ function req.finish_body()
     return finish(raw.req_finish_body())
 end
 
+-- The table that was asked for last, and its number: most ask for one more than once.
+local raw_ctx, ctx_number = raw.ctx, raw.ctx_number
+local known_number, known_ctx
+local function ctx()
+    local number = ctx_number()
+    if number and number == known_number then
+        return known_ctx
+    end
+    local table, text = raw_ctx()
+    if table == FAULT then
+        return table, text
+    end
+    known_number, known_ctx = ctx_number(), table
+    return table
+end
+
 local getters = {
-    ctx = raw.ctx,
+    ctx = ctx,
     status = raw.status,
     headers_sent = raw.headers_sent,
     is_subrequest = raw.is_subrequest,

@@ -595,6 +595,18 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             None => connection(|r| table_of(&mut r.ctx.lua.get_or_insert_default().table)),
         }
     })?;
+    quick::add(lua, raw, "ctx_number", |call| {
+        let serial = |slot: &Option<Slot>| slot.as_ref().map(Slot::serial);
+        let number = match current::alone(|a| serial(&a.table)) {
+            Some(number) => number,
+            None => connection(|r| Ok(r.ctx.lua.as_ref().and_then(|c| serial(&c.table)))).unwrap_or_default(),
+        };
+        match number {
+            Some(number) => call.give_number(number as f64),
+            None => call.give_nil(),
+        }
+        Ok(())
+    })?;
     quick::add(lua, raw, "request_number", |call| {
         match connection(|_| Ok(current::owner())) {
             Ok(owner) => call.give_number(owner as f64),
