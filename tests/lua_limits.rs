@@ -295,7 +295,8 @@ fn programs_find_openssl_s_functions() {
 #[test]
 fn a_request_that_waits_holds_no_buffers() {
     const COUNT: usize = 400;
-    const MOST_KB: usize = 14;
+    // Futures of a build without optimization are larger: 15 kB; with one buffer 31.
+    const MOST_KB: usize = 20;
     let server = Site::whole(
         r##"worker_processes 1; events { worker_connections 2048; }
            http { lua_shared_dict d 1m; server { listen 127.0.0.1:@PORT@;

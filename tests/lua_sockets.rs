@@ -219,11 +219,11 @@ fn secrets_are_written_down_where_that_is_asked_for() {
         r##"server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate @DIR@/peer.test.crt; ssl_certificate_key @DIR@/peer.test.key; }
            server { listen 127.0.0.1:@PORT@;
              location = /told { lua_ssl_key_log keys.log; content_by_lua_block {
-               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say(s:sslhandshake(false)) } }
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } }
              location = /older { lua_ssl_key_log keys.log; lua_ssl_protocols TLSv1.2; content_by_lua_block {
-               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say(s:sslhandshake(false)) } }
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } }
              location = /secret { content_by_lua_block {
-               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say(s:sslhandshake(false)) } } }"##,
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } } }"##,
     )
     .certificate("peer.test")
     .start();
