@@ -14,14 +14,12 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 /// The value of `lua_package_path` for some libraries. None: one is not there.
 fn path(names: &[&str]) -> Option<String> {
     let named = std::env::var_os("IRONWEIR_LUA_LIBRARIES").map(PathBuf::from);
-    let unpacked = || Some(PathBuf::from(std::env::var_os("HOME")?).join(".local/share/ironweir-lua"));
-    let found = named.or_else(unpacked).and_then(|folder| {
-        let each = names.iter().map(|name| {
-            let lib = folder.join(name).join("lib");
-            lib.is_dir().then(|| format!("{0}/?.lua;{0}/?/init.lua", lib.display()))
-        });
-        each.collect::<Option<Vec<_>>>()
+    let folder = named.unwrap_or_else(|| "/usr/local/share/ironweir-lua".into());
+    let each = names.iter().map(|name| {
+        let lib = folder.join(name).join("lib");
+        lib.is_dir().then(|| format!("{0}/?.lua;{0}/?/init.lua", lib.display()))
     });
+    let found = each.collect::<Option<Vec<_>>>();
     if found.is_none() {
         let names = names.join(", ");
         eprintln!("left out: neither IRONWEIR_LUA_LIBRARIES nor what .ci/setup peers has unpacked has all of {names}");
