@@ -294,3 +294,20 @@ fn datagrams_of_unix_sockets_are_answered() {
     });
     assert_eq!(server.get("/t").text(), "got one\n");
 }
+
+#[test]
+fn a_socket_has_the_port_that_a_program_wants() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Site::server(
+        r##"location = /port { return 200 "$remote_port"; }
+           location = /t { content_by_lua_block {
+             local s = ngx.socket.tcp()
+             ngx.say(s:bind("127.0.0.1", 70000)) ngx.say(s:bind("127.0.0.1", @LOCAL@))
+             assert(s:connect("127.0.0.1", @PORT@))
+             s:send("GET /port HTTP/1.0\r\n\r\n") ngx.say((s:receive("*a"):gsub("^.*\r\n\r\n", "")))
+           } }"##,
+    )
+    .set("LOCAL", port)
+    .start();
+    assert_eq!(server.get("/t").text(), format!("nilbad port number: 70000\n1\n{port}\n"));
+}

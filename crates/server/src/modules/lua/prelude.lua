@@ -1188,8 +1188,16 @@ function tcp:setkeepalive(ms, size)
     end
     return finish(raw.socket_keep(number, ms and timeout_of(ms), size))
 end
-function tcp:bind(ip)
-    return finish(raw.socket_bind(socket_of(self, "bind"), tostring(ip)))
+function tcp:bind(ip, port)
+    local number = socket_of(self, "bind")
+    if port ~= nil and not tonumber(port) then
+        return nil, "expecting port to be anumber but got type: " .. type(port)
+    end
+    port = tonumber(port) or 0
+    if port < 0 or port > 65535 then
+        return nil, ("bad port number: %d"):format(port)
+    end
+    return finish(raw.socket_bind(number, tostring(ip), floor(port)))
 end
 function tcp:getreusedtimes()
     return finish(raw.socket_reused(socket_of(self, "getreusedtimes")))
