@@ -571,7 +571,8 @@ async fn connect(
     let (conf, timeout, datagrams, local) = {
         let mut c = shared.borrow_mut();
         if c.socket.is_some() {
-            log(Level::Debug, format_args!("lua tcp socket reconnect without shutting down"));
+            let kind = if c.datagrams { "udp" } else { "tcp" };
+            log(Level::Debug, format_args!("lua {kind} socket reconnect without shutting down"));
             log(Level::Debug, format_args!("lua reuse socket upstream ctx"));
         }
         c.close();
