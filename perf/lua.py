@@ -39,6 +39,11 @@ CASES = {
     "socket": """content_by_lua_block { local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @BACK@))
         assert(s:send("GET /return HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n")) while s:receive() ~= "" do end ngx.print(s:receive(6)) s:setkeepalive() }""",
     "sleep": 'content_by_lua_block { ngx.sleep(0) ngx.say("hello") }',
+    "phases": """set $x ""; rewrite_by_lua_block { ngx.ctx.begun = ngx.now() ngx.var.x = "hello" }
+        access_by_lua_block { if ngx.var.arg_no then return ngx.exit(403) end }
+        content_by_lua_block { ngx.say(ngx.var.x) }
+        header_filter_by_lua_block { ngx.header["X-Phases"] = "5" }
+        log_by_lua_block { ngx.ctx.took = ngx.now() - ngx.ctx.begun }""",
     "asleep": 'content_by_lua_block { ngx.sleep(30) ngx.say("hello") }',
 }
 # What a case is compared with, if it is not `return`.

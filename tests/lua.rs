@@ -220,9 +220,23 @@ fn expressions() {
            ngx.say(ngx.re.gsub("a1b2", "[0-9]", function(m) return "<" .. m[0] .. ">" end))
            for m in ngx.re.gmatch("a1 b2", "([a-z])([0-9])", "jo") do ngx.print(m[2], m[1], ";") end
            local ctx = { pos = 2 } ngx.re.match("1 22", "[0-9]+", "", ctx) ngx.say(ctx.pos)
-           local m, e = ngx.re.match("a", "(") ngx.say(tostring(m), " ", e)"##,
+           local m, e = ngx.re.match("a", "(") ngx.say(tostring(m), " ", e)
+           m = ngx.re.match("a foobar", "(?<name>foo|foobar)", "djo") ngx.say(m[0], " ", tostring(m[1]), " ", tostring(m.name))
+           for m in ngx.re.gmatch("hello, halo", "h[a-z]|h[a-z][a-z]", "d") do ngx.print(m[0], ";") end
+           ngx.say(ngx.re.gsub("foobar foo", "foo|foobar", "<$0>", "d"))
+           ngx.say(tostring(select(3, ngx.re.find("a", "a", "d", nil, 1))))
+           m, e = ngx.re.match("aa", "(a)\\1", "d") ngx.say(tostring(m), " ", e)
+           m, e = ngx.re.match("a", "(", "d") ngx.say(tostring(m), " ", e)
+           ngx.say(tostring(ngx.re.find("\195\169", "\\w", "u")), " ", ngx.re.find("\195\169", "^.$", "u"))"##,
     );
     let lines: Vec<&str> = text.lines().collect();
+    assert_eq!(lines[8], "foobar nil nil");
+    assert_eq!(lines[9], "hel;hal;<foobar> <foo>2");
+    assert_eq!(lines[10], "nth out of bound");
+    assert_eq!(lines[11], "nil pcre_exec() failed: -42");
+    assert!(lines[12].starts_with("nil pcre2_compile() failed: missing closing parenthesis"), "{}", lines[12]);
+    // `u` says what a character is, not what a letter is: as in ngx_lua.
+    assert_eq!(lines[13], "nil 12");
     assert_eq!(lines[0], "1234 1 234 1 nil");
     assert_eq!(lines[1], "911");
     assert_eq!(lines[2], "hello, [12][1]1$341");
@@ -781,4 +795,40 @@ fn functions_of_resty_core_refuse_in_its_words() {
         "true",
     ];
     assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}
+
+/// What ngx_lua's own suite asks, and was otherwise here.
+#[test]
+fn ends_of_programs_leave_what_was_said() {
+    let server = Site::server(
+        r##"default_type text/plain;
+           location = /unread { content_by_lua_block {
+             ngx.say("before") ngx.thread.spawn(function() ngx.sleep(0.01) ngx.exit(0) end)
+             ngx.req.read_body() ngx.say("never")
+           } }
+           location = /killed { content_by_lua_block {
+             local asks = ngx.thread.spawn(function() ngx.location.capture("/slow") end)
+             local sleeps = ngx.thread.spawn(function() ngx.sleep(10) end)
+             ngx.say(ngx.thread.kill(asks)) ngx.say(ngx.thread.kill(sleeps))
+           } }
+           location = /slow { content_by_lua_block { ngx.sleep(0.05) } }
+           location = /jump { rewrite_by_lua_block { ngx.ctx.kept = 1 ngx.req.set_uri("/ctx", true) } }
+           location = /ctx { content_by_lua_block { ngx.say(ngx.ctx.kept) } }
+           location = /climbs { content_by_lua_block { ngx.exec("/a/../b") } }
+           location = /escaped { content_by_lua_block { ngx.exec("/sp%61ce?a=%20", "b=1") } }
+           location = /space { content_by_lua_block { ngx.say(ngx.var.uri, "?", ngx.var.args) } }
+           location = /phase { content_by_lua_block {
+             ngx.say(ngx.get_raw_phase(), " ", coroutine._yield ~= coroutine.yield, " ", coroutine.__yield == coroutine.yield)
+           } }"##,
+    )
+    .start();
+    let mut client = server.connect();
+    client.send("POST /unread HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\nabc");
+    assert_eq!(client.response().text(), "before\n");
+    assert_eq!(server.get("/killed").text(), "nilpending subrequests\n1\n");
+    assert_eq!(server.get("/jump").text(), "nil\n");
+    assert_eq!(server.get("/climbs").status, 500);
+    server.wait_for("logs/error.log", "unsafe URI \"/a/../b\" was detected");
+    assert_eq!(server.get("/escaped").text(), "/space?a=%20&b=1\n");
+    assert_eq!(server.get("/phase").text(), "8 false true\n");
 }

@@ -73,6 +73,10 @@ fn what_is_wrong_with_a_pair_is_told() {
         tell("chain", ssl.set_cert(ssl.parse_pem_cert(read("localhost.crt"))))
         tell("not its key", ssl.set_priv_key(ssl.parse_pem_priv_key(read("other.key"))))
         tell("verify", ssl.verify_client())
+        tell("no certificate", ssl.verify_client("nothing"))
+        tell("pointer", ssl.get_req_ssl_pointer())
+        tell("reused", ssl.ssl_session_reused())
+        tell("master", ssl.get_session_master_key())
         local ocsp, pem = require "ngx.ocsp", ssl.cert_pem_to_der(read("localhost.crt"))
         tell("ocsp", ocsp.create_ocsp_request(pem))
         tell("no responder", ocsp.get_ocsp_responder_from_der_chain(pem .. pem))
@@ -89,7 +93,11 @@ fn what_is_wrong_with_a_pair_is_told() {
         "cleared: true nil",
         "chain: true nil",
         "not its key: nil SSL_use_PrivateKey() failed",
-        "verify: nil ngx.ssl.verify_client is not supported",
+        "verify: true nil",
+        "no certificate: nil d2i_X509_bio() failed",
+        "pointer: nil ngx.ssl.get_req_ssl_pointer is not supported: there is no OpenSSL below",
+        "reused: nil bad ssl",
+        "master: nil ngx.ssl.get_session_master_key is not supported: rustls does not show it",
         "ocsp: nil no issuer certificate in chain",
         "no responder: nil nil",
         "question: true nil",
@@ -226,4 +234,41 @@ fn programs_keep_sessions() {
     // Later versions have no sessions that could be looked for.
     assert_eq!(Setup::new().connect(server.port, "localhost").get("/", "localhost").1, ".");
     assert_eq!(server.error_log().matches("store 64").count(), 1);
+}
+
+/// `ngx.ssl.verify_client`: who is asked for a certificate, and what that comes to, is the program's.
+#[test]
+fn a_program_asks_clients_for_their_certificates() {
+    if !has_tools() {
+        return;
+    }
+    let program = r##"
+        local ssl = require "ngx.ssl"
+        local function read(name) local f = assert(io.open("@DIR@/" .. name)) local text = f:read("*a") f:close() return text end
+        local name = ssl.server_name()
+        if name == "asks.test" then assert(ssl.verify_client(assert(ssl.parse_pem_cert(read("root.crt"))), 1)) end
+        if name == "shallow.test" then assert(ssl.verify_client(ssl.parse_pem_cert(read("root.crt")), 0)) end
+        if name == "others.test" then assert(ssl.verify_client(ssl.parse_pem_cert(read("localhost.crt")), 1)) end
+        if name == "nobody.test" then assert(ssl.verify_client()) end "##;
+    let server = Site::http(&format!(
+        "server {{ listen 127.0.0.1:@PORT@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+           ssl_certificate_by_lua_block {{ {program} }} location / {{ return 200 \"$ssl_client_verify\"; }} }}"
+    ))
+    .certificate("localhost")
+    .certificate("root")
+    .issued("client", "root", "30")
+    .start();
+    let dir = server.dir();
+    for (name, mine, without) in [
+        ("asks.test", "SUCCESS", "NONE"),
+        // Nothing stands between the certificate and the trusted one.
+        ("shallow.test", "SUCCESS", "NONE"),
+        ("others.test", "FAILED:unable to verify the first certificate", "NONE"),
+        ("nobody.test", "FAILED:unable to verify the first certificate", "NONE"),
+        ("plain.test", "NONE", "NONE"),
+    ] {
+        let told = |setup: Setup| setup.connect(server.port, name).get("/", name).1;
+        assert_eq!(told(Setup::with_certificate(&dir, "client")), mine, "{name}");
+        assert_eq!(told(Setup::new()), without, "{name}");
+    }
 }

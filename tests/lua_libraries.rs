@@ -1,5 +1,7 @@
 //! OpenResty's libraries, unmodified, against real servers. They are others' code and no part of the project: `IRONWEIR_LUA_LIBRARIES` names
-//! a folder with their checkouts (`lua-resty-redis`, ...); without it, and without a server that is asked for, a test is left out, aloud.
+//! a folder with their checkouts (`lua-resty-redis`, ...). Without it those are used that Debian packages, which `.ci/setup peers` unpacks
+//! (redis, websocket, lrucache, string); no registry has the others, so without the folder, and without a server that is asked for, a test is
+//! left out, aloud.
 
 use crate::harness::{Backend, Folder, Reply, Server, Site, wait};
 use std::net::{TcpListener, TcpStream};
@@ -11,16 +13,16 @@ use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
 /// The value of `lua_package_path` for some libraries. None: one is not there.
 fn path(names: &[&str]) -> Option<String> {
-    let folder = std::env::var_os("IRONWEIR_LUA_LIBRARIES").map(PathBuf::from);
-    let found = folder.and_then(|folder| {
-        let each = names.iter().map(|name| {
-            let lib = folder.join(name).join("lib");
-            lib.is_dir().then(|| format!("{0}/?.lua;{0}/?/init.lua", lib.display()))
-        });
-        each.collect::<Option<Vec<_>>>()
+    let named = std::env::var_os("IRONWEIR_LUA_LIBRARIES").map(PathBuf::from);
+    let folder = named.unwrap_or_else(|| "/usr/local/share/ironweir-lua".into());
+    let each = names.iter().map(|name| {
+        let lib = folder.join(name).join("lib");
+        lib.is_dir().then(|| format!("{0}/?.lua;{0}/?/init.lua", lib.display()))
     });
+    let found = each.collect::<Option<Vec<_>>>();
     if found.is_none() {
-        eprintln!("left out: IRONWEIR_LUA_LIBRARIES has not all of {}", names.join(", "));
+        let names = names.join(", ");
+        eprintln!("left out: neither IRONWEIR_LUA_LIBRARIES nor what .ci/setup peers has unpacked has all of {names}");
     }
     found.map(|all| all.join(";") + ";;")
 }
@@ -96,7 +98,7 @@ fn redis() {
     let (Some(path), Some(redis)) = (path(&["lua-resty-redis"]), Beside::redis()) else { return };
     let program = r##"
         local red = assert(require("resty.redis"):new())
-        red:set_timeouts(1000, 1000, 1000)
+        red:set_timeout(1000)
         assert(red:connect("127.0.0.1", @REDIS@))
         ngx.say(red:set("dog", "an animal"), " ", red:get("dog"), " ", red:get("none") == ngx.null, " ", (red:incr("n")))
         red:init_pipeline() red:hmset("h", "a", 1, "b", 2) red:hgetall("h") red:lrange("none", 0, -1)
@@ -131,8 +133,8 @@ fn mysql() {
 }
 
 #[test]
-fn caches_locks_and_texts() {
-    let Some(path) = path(&["lua-resty-lrucache", "lua-resty-lock", "lua-resty-string"]) else { return };
+fn caches_and_texts() {
+    let Some(path) = path(&["lua-resty-lrucache", "lua-resty-string"]) else { return };
     let program = r##"
         for _, name in ipairs({ "resty.lrucache", "resty.lrucache.pureffi" }) do
           local cache = assert(require(name).new(2))
@@ -141,12 +143,20 @@ fn caches_locks_and_texts() {
           ngx.sleep(0.01)
           local value, stale = cache:get("c") ngx.say(value, " ", stale)
         end
-        local lock = require("resty.lock"):new("locks", { timeout = 0.05, exptime = 1 })
-        ngx.say(lock:lock("key") == 0, " ", select(2, require("resty.lock"):new("locks", { timeout = 0.02 }):lock("key")), " ", lock:unlock())
         ngx.say(require("resty.string").to_hex(ngx.md5_bin("x")) == ngx.md5("x")) "##;
-    let server = start(&path, "lua_shared_dict locks 100k;", program);
+    let server = start(&path, "", program);
     let cache = "1 nil 2 2\nnil 3\n";
-    assert_eq!(server.get("/t").text(), format!("{cache}{cache}true timeout 1\ntrue\n"));
+    assert_eq!(server.get("/t").text(), format!("{cache}{cache}true\n"));
+}
+
+#[test]
+fn locks() {
+    let Some(path) = path(&["lua-resty-lock"]) else { return };
+    let program = r##"
+        local lock = require("resty.lock"):new("locks", { timeout = 0.05, exptime = 1 })
+        ngx.say(lock:lock("key") == 0, " ", select(2, require("resty.lock"):new("locks", { timeout = 0.02 }):lock("key")), " ", lock:unlock()) "##;
+    let server = start(&path, "lua_shared_dict locks 100k;", program);
+    assert_eq!(server.get("/t").text(), "true timeout 1\n");
 }
 
 /// A gateway's own program: a limit in front of a proxy, with a count in redis behind it.
@@ -258,11 +268,15 @@ fn web_sockets_on_both_sides() {
             assert(client:send_text("hello")) ngx.say((client:recv_frame()))
             assert(client:send_ping("p")) ngx.say((select(2, client:recv_frame())))
             assert(client:send_text(("x"):rep(50000))) ngx.say(#(client:recv_frame()))
+            -- What Debian packages knows no `send_close` of clients.
+            if not client.send_close then return ngx.say(client:close()) end
             assert(client:send_close(1000, "end")) local data, kind, code = client:recv_frame() ngx.say(data, " ", kind, " ", code)
           }} }} }}"##
     ))
     .start();
-    assert_eq!(server.get("/t").text(), "echo hello\npong\n50005\nbye close 1000\n");
+    let said = server.get("/t").text();
+    let rest = said.strip_prefix("echo hello\npong\n50005\n").unwrap_or_else(|| panic!("{said}"));
+    assert!(["bye close 1000\n", "1\n"].contains(&rest), "{said}");
 }
 
 /// A backend that answers `text`, and its check with 200 as long as nobody says that it is ill.

@@ -290,3 +290,52 @@ fn programs_find_openssl_s_functions() {
     );
     assert_eq!(server.get("/t").text(), "16\n");
 }
+
+/// The bytes of a request that waits in a program: its task and its texts, not the buffers that its connection reads and writes with.
+#[test]
+fn a_request_that_waits_holds_no_buffers() {
+    const COUNT: usize = 400;
+    // Futures of a build without optimization are larger: 15 kB; with one buffer 31.
+    const MOST_KB: usize = 20;
+    let server = Site::whole(
+        r##"worker_processes 1; events { worker_connections 2048; }
+           http { lua_shared_dict d 1m; server { listen 127.0.0.1:@PORT@;
+             location = /early { content_by_lua_block { ngx.shared.d:incr("n", 1, 0) ngx.sleep(600) } }
+             location = /late { content_by_lua_block { ngx.say("begun") ngx.flush(true) ngx.shared.d:incr("n", 1, 0) ngx.sleep(600) } }
+             location = /n { content_by_lua_block { ngx.say(ngx.shared.d:get("n") or 0) } }
+             location = /slow { content_by_lua_block { ngx.say("one") ngx.flush(true) ngx.sleep(0.01) ngx.say(("x"):rep(30000)) } } } }"##,
+    )
+    .start();
+    let sleep = |target: &str, until: usize| -> Vec<_> {
+        let clients: Vec<_> = (0..COUNT)
+            .map(|_| {
+                let mut client = server.connect();
+                client.send(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"));
+                client
+            })
+            .collect();
+        assert!(wait(|| server.get("/n").text().trim() == until.to_string()));
+        clients
+    };
+    // What a thread keeps for the next is there already.
+    let mut kept = vec![sleep("/early", COUNT)];
+    for (round, target) in ["/early", "/late"].into_iter().enumerate() {
+        let before = server.own_memory_kb();
+        kept.push(sleep(target, (round + 2) * COUNT));
+        let each = server.own_memory_kb().saturating_sub(before) / COUNT;
+        assert!(each <= MOST_KB, "{target}: {each} kB");
+    }
+    // Who goes on takes them again.
+    assert_eq!(server.get("/slow").text().len(), "one\n".len() + 30_001);
+}
+
+#[test]
+fn a_dictionary_gives_more_keys_than_lua_has_registers() {
+    let server = Site::http(
+        r##"lua_shared_dict d 4m; server { listen 127.0.0.1:@PORT@; location = /t { content_by_lua_block {
+             for n = 1, 10000 do ngx.shared.d:set("key" .. n, n) end
+             ngx.say(#ngx.shared.d:get_keys(0), " ", #ngx.shared.d:get_keys()) } } }"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "10000 1024\n");
+}

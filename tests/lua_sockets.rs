@@ -169,13 +169,13 @@ fn datagrams_go_both_ways() {
     let server = Site::server(
         r##"location = /t { content_by_lua_block {
              local s = ngx.socket.udp() s:settimeout(2000)
-             ngx.say(s:setpeername("127.0.0.1", @PEER@)) s:send("one") ngx.say(s:receive()) s:send({ "t", "wo" }) ngx.say(s:receive(5))
+             ngx.say(s:setpeername("127.0.0.1", @PEER@)) ngx.say(s:send("one")) ngx.say(s:receive()) s:send({ "t", "wo" }) ngx.say(s:receive(5))
              ngx.say(s:close())
            } }"##,
     )
     .set("PEER", port)
     .start();
-    assert_eq!(server.get("/t").text(), "1\ngot one\ngot t\n1\n");
+    assert_eq!(server.get("/t").text(), "1\n1\ngot one\ngot t\n1\n");
 }
 
 #[test]
@@ -206,4 +206,108 @@ fn connections_are_made_secure() {
     let lines: Vec<&str> = text.lines().collect();
     assert_eq!(lines[..2], ["secret for peer.test", "secret for peer.test"]);
     assert!(lines[2] == "nil certificate host mismatch", "{}", lines[2]);
+}
+
+/// `lua_ssl_key_log`: what programs that look into packets need, one line a secret.
+#[test]
+fn secrets_are_written_down_where_that_is_asked_for() {
+    if !crate::harness::has_tools() {
+        eprintln!("left out: openssl is not installed");
+        return;
+    }
+    let server = Site::http(
+        r##"server { listen 127.0.0.1:@OTHER@ ssl; ssl_certificate @DIR@/peer.test.crt; ssl_certificate_key @DIR@/peer.test.key; }
+           server { listen 127.0.0.1:@PORT@;
+             location = /told { lua_ssl_key_log keys.log; content_by_lua_block {
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } }
+             location = /older { lua_ssl_key_log keys.log; lua_ssl_protocols TLSv1.2; content_by_lua_block {
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } }
+             location = /secret { content_by_lua_block {
+               local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @OTHER@)) ngx.say((s:sslhandshake(false))) } } }"##,
+    )
+    .certificate("peer.test")
+    .start();
+    assert_eq!(server.get("/secret").text(), "true\n");
+    assert_eq!(server.read("keys.log"), "");
+    assert_eq!(server.get("/told").text(), "true\n");
+    let lines = |text: &str| -> Vec<(String, usize, usize)> {
+        let parts = |line: &str| {
+            let mut words = line.split(' ').map(str::to_owned);
+            let (label, random, secret) = (words.next()?, words.next()?, words.next()?);
+            let is_hex = |word: &str| word.bytes().all(|b| b.is_ascii_digit() || (b'a'..=b'f').contains(&b));
+            (is_hex(&random) && is_hex(&secret)).then_some((label, random.len(), secret.len()))
+        };
+        text.lines().map(|line| parts(line).unwrap_or_else(|| panic!("{line}"))).collect()
+    };
+    let newer = lines(&server.read("keys.log"));
+    for label in [
+        "CLIENT_HANDSHAKE_TRAFFIC_SECRET",
+        "SERVER_HANDSHAKE_TRAFFIC_SECRET",
+        "CLIENT_TRAFFIC_SECRET_0",
+        "SERVER_TRAFFIC_SECRET_0",
+    ] {
+        assert!(
+            newer.iter().any(|(l, random, secret)| l == label && *random == 64 && *secret >= 64),
+            "{label}: {newer:?}"
+        );
+    }
+    assert_eq!(server.get("/older").text(), "true\n");
+    assert!(lines(&server.read("keys.log")).contains(&("CLIENT_RANDOM".to_owned(), 64, 96)));
+}
+
+#[test]
+fn pieces_up_to_a_text_are_given_as_soon_as_they_are_known() {
+    let said = Site::server(
+        r##"location = /t { content_by_lua_block {
+             local s = ngx.req.socket()
+             local read = s:receiveuntil("ab1ab2")
+             -- What begins like the text and is not it comes whole.
+             ngx.say((read(2)), " ", (s:receive(3)))
+             local line = s:receiveuntil("\r\n")
+             -- The last byte cannot be a part of it: nobody waits for another.
+             ngx.say((line(1)), (line(1)))
+           } }"##,
+    )
+    .start();
+    let mut client = said.connect();
+    client.send("POST /t HTTP/1.1\r\nHost: x\r\nContent-Length: 9\r\n\r\nab1ab1x$!");
+    assert_eq!(client.response().text(), "ab1 ab1\nx$\n");
+}
+
+#[test]
+fn datagrams_of_unix_sockets_are_answered() {
+    let server = Site::server(
+        r##"location = /t { content_by_lua_block {
+             local s = ngx.socket.udp() s:settimeout(3000)
+             assert(s:setpeername("unix:@DIR@/peer.sock")) s:send("one") ngx.say(s:receive())
+           } }"##,
+    )
+    .start();
+    let socket = std::os::unix::net::UnixDatagram::bind(server.dir().join("peer.sock")).unwrap();
+    std::fs::set_permissions(server.dir().join("peer.sock"), std::os::unix::fs::PermissionsExt::from_mode(0o777))
+        .unwrap();
+    std::thread::spawn(move || {
+        let mut room = [0; 100];
+        if let Ok((n, from)) = socket.recv_from(&mut room) {
+            let _ = socket.send_to_addr(&[b"got ", &room[..n]].concat(), &from);
+        }
+    });
+    assert_eq!(server.get("/t").text(), "got one\n");
+}
+
+#[test]
+fn a_socket_has_the_port_that_a_program_wants() {
+    let port = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Site::server(
+        r##"location = /port { return 200 "$remote_port"; }
+           location = /t { content_by_lua_block {
+             local s = ngx.socket.tcp()
+             ngx.say(s:bind("127.0.0.1", 70000)) ngx.say(s:bind("127.0.0.1", @LOCAL@))
+             assert(s:connect("127.0.0.1", @PORT@))
+             s:send("GET /port HTTP/1.0\r\n\r\n") ngx.say((s:receive("*a"):gsub("^.*\r\n\r\n", "")))
+           } }"##,
+    )
+    .set("LOCAL", port)
+    .start();
+    assert_eq!(server.get("/t").text(), format!("nilbad port number: 70000\n1\n{port}\n"));
 }

@@ -1,6 +1,6 @@
 //! The functions that programs call most, on LuaJIT's own stack: arguments are looked at where they lie and results are pushed, without
 //! references, locks and protected calls between. What is rare stays with `machine::add`; such a function says so by [`Call::give_other`],
-//! and the prelude calls the other one. One of the three files with `unsafe`.
+//! and the prelude calls the other one. One of the four files with `unsafe`.
 //!
 //! What holds for all of it: a [`Call`] lives only while LuaJIT is in the C function that it is made for, so its state is valid and its
 //! arguments stay on the stack. Nothing here calls Lua. Only "out of memory" could leave a function by LuaJIT's own way, which ends the

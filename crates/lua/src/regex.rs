@@ -1,6 +1,7 @@
 //! Expressions of `ngx.re`: PCRE2 with ngx_lua's letters for options. Each is compiled once for a thread and kept.
 
 use crate::Fault;
+use crate::dfa::Dfa;
 use hashbrown::HashMap;
 use pcre2::bytes::{CaptureLocations, Regex, RegexBuilder};
 use std::cell::{Cell, RefCell};
@@ -21,6 +22,8 @@ pub struct Options {
     check_utf: bool,
     anchored: bool,
     duplicate_names: bool,
+    /// `d`: the longest match, without groups.
+    longest: bool,
     /// `o`: keep it.
     pub once: bool,
     /// `j`: compile it to machine code.
@@ -46,7 +49,8 @@ impl Options {
                 b'D' => options.duplicate_names = true,
                 b'o' => options.once = true,
                 b'j' => options.jit = true,
-                b'd' | b'J' => {}
+                b'd' => options.longest = true,
+                b'J' => {}
                 other => {
                     let (flag, all) = (char::from(*other), String::from_utf8_lossy(letters));
                     return Err(Fault(format!("unknown flag \"{flag}\" (flags \"{all}\")")));
@@ -59,18 +63,23 @@ impl Options {
 
 /// A compiled expression.
 pub struct Expression {
-    regex: Regex,
+    engine: Engine,
     /// `D`: groups of one name are a list.
     pub duplicates: bool,
     /// Several groups have one name.
     pub repeats: bool,
     /// Names of groups with their numbers.
     pub names: Vec<(String, usize)>,
-    locations: RefCell<CaptureLocations>,
     /// Whether subjects are UTF-8 is looked at first.
     check_utf: bool,
-    /// `a`, where it could not be said in the pattern: a match that begins elsewhere is none.
-    is_anchored: bool,
+}
+
+/// How it is matched.
+enum Engine {
+    /// The usual way. `is_anchored`: `a`, where it could not be said in the pattern: a match that begins elsewhere is none.
+    Usual { regex: Regex, locations: RefCell<CaptureLocations>, is_anchored: bool },
+    /// `d`
+    Longest(Dfa),
 }
 
 /// Expressions without `o` that a thread keeps: these may be made by a program for each request, so all of them go when there are so many.
@@ -145,7 +154,45 @@ fn tell_jit(letters: &[u8]) {
     }
 }
 
+/// For `d`, whose groups are nobody's.
+fn compile_longest(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
+    use pcre2_sys as pcre2;
+    let shown = String::from_utf8_lossy(pattern);
+    let said: u32 = [
+        (options.caseless, pcre2::PCRE2_CASELESS),
+        (options.multi_line, pcre2::PCRE2_MULTILINE),
+        (options.dot_all, pcre2::PCRE2_DOTALL),
+        (options.extended, pcre2::PCRE2_EXTENDED),
+        (options.utf, pcre2::PCRE2_UTF),
+        (options.anchored, pcre2::PCRE2_ANCHORED),
+        (options.duplicate_names, pcre2::PCRE2_DUPNAMES),
+    ]
+    .into_iter()
+    .filter_map(|(is_said, option)| is_said.then_some(option))
+    .sum();
+    // Verbs are ASCII, so they are as long in what is shown.
+    let verbs = &shown[..leading_verbs(&shown)];
+    let known = verbs.replace("(*UTF8)", "(*UTF)");
+    let source = [known.as_bytes(), &pattern[verbs.len()..]].concat();
+    let dfa = Dfa::new(&source, said, LIMIT.get()).map_err(|mistake| {
+        let at = (mistake.offset + verbs.len()).saturating_sub(known.len());
+        let rest = pattern.get(at..).map(String::from_utf8_lossy).filter(|rest| !rest.is_empty());
+        let rest = rest.map_or_else(String::new, |rest| format!(" at \"{rest}\""));
+        Fault(format!("pcre2_compile() failed: {} in \"{shown}\"{rest}", mistake.text))
+    })?;
+    Ok(Expression {
+        engine: Engine::Longest(dfa),
+        duplicates: false,
+        repeats: false,
+        names: Vec::new(),
+        check_utf: options.check_utf,
+    })
+}
+
 fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
+    if options.longest {
+        return compile_longest(pattern, options);
+    }
     let shown = String::from_utf8_lossy(pattern);
     let source = match std::str::from_utf8(pattern) {
         Ok(source) => source.to_owned(),
@@ -176,7 +223,6 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         .dotall(options.dot_all)
         .extended(options.extended)
         .utf(options.utf)
-        .ucp(options.utf)
         // Compiled code is so much faster that there is no reason to wait for `j`.
         .jit_if_available(true)
         .build(&format!("{prefix}{rest}{suffix}"))
@@ -185,14 +231,13 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
     let names: Vec<(String, usize)> = names.filter_map(|(number, name)| Some((name.clone()?, number))).collect();
     let repeats = names.iter().enumerate().any(|(at, (name, _))| names[..at].iter().any(|(n, _)| n == name));
     let locations = RefCell::new(regex.capture_locations());
+    let is_anchored = options.anchored && suffix.is_empty();
     Ok(Expression {
-        regex,
+        engine: Engine::Usual { regex, locations, is_anchored },
         repeats,
         names,
-        locations,
         duplicates: options.duplicate_names,
         check_utf: options.check_utf,
-        is_anchored: options.anchored && suffix.is_empty(),
     })
 }
 
@@ -311,18 +356,30 @@ impl Expression {
                 utf_error(&subject[e.valid_up_to()..], e.error_len())
             )));
         }
-        let mut locations = self.locations.borrow_mut();
-        match self.regex.captures_read_at(&mut locations, subject, from) {
-            Ok(None) => Ok(None),
-            Ok(Some(found)) if self.is_anchored && found.start() != from => Ok(None),
-            Ok(Some(_)) => Ok(Some(show(&mut (0..self.regex.captures_len()).map(|n| locations.get(n))))),
-            Err(e) => Err(Fault(format!("pcre_exec() failed: {}", e.code()))),
+        let failed = |code: i32| Fault(format!("pcre_exec() failed: {code}"));
+        match &self.engine {
+            Engine::Usual { regex, locations, is_anchored } => {
+                let mut locations = locations.borrow_mut();
+                match regex.captures_read_at(&mut locations, subject, from) {
+                    Ok(None) => Ok(None),
+                    Ok(Some(found)) if *is_anchored && found.start() != from => Ok(None),
+                    Ok(Some(_)) => Ok(Some(show(&mut (0..regex.captures_len()).map(|n| locations.get(n))))),
+                    Err(e) => Err(failed(e.code())),
+                }
+            }
+            Engine::Longest(dfa) => {
+                let found = dfa.longest(subject, from).map_err(failed)?;
+                Ok(found.map(|whole| show(&mut std::iter::once(Some(whole)))))
+            }
         }
     }
 
     /// Number of groups, without the whole match.
     pub fn groups(&self) -> usize {
-        self.regex.captures_len() - 1
+        match &self.engine {
+            Engine::Usual { regex, .. } => regex.captures_len() - 1,
+            Engine::Longest(_) => 0,
+        }
     }
 }
 
@@ -358,6 +415,21 @@ mod tests {
         }
         let refused = find(b"(*UTF)ab(", b"aD").err().expect("a bracket is open");
         assert!(refused.0.contains("in \"(*UTF)ab(\"") && !refused.0.contains(" at \"(*"), "{}", refused.0);
+    }
+
+    #[test]
+    fn the_longest_match_has_no_groups() {
+        assert_eq!(groups("(foo|foobar)", "d", "a foobar", 0), Some(vec![Some((2, 8))]));
+        assert_eq!(groups("(foo|foobar)", "", "a foobar", 0).map(|g| g[0]), Some(Some((2, 5))));
+        assert_eq!(groups("(?<a>b)|B+", "dijo", "abBB", 0), Some(vec![Some((1, 4))]));
+        assert_eq!(groups("a", "da", "ba", 0), None);
+        assert_eq!(groups("(*UTF8).", "d", "\u{4f60}", 0), Some(vec![Some((0, 3))]));
+        assert_eq!(groups("$", "d", "", 0), Some(vec![Some((0, 0))]));
+        let failed = |pattern: &str| find(pattern.as_bytes(), b"d").err().map(|e| e.0);
+        assert_eq!(failed("(a"), Some("pcre2_compile() failed: missing closing parenthesis in \"(a\"".to_owned()));
+        // PCRE2_ERROR_DFA_UITEM: a group that is named again is nothing for this way.
+        let backward = find(b"(a)\\1", b"d").expect("it is well formed");
+        assert_eq!(backward.exec(b"aa", 0, |_| ()).expect_err("it cannot be matched").0, "pcre_exec() failed: -42");
     }
 
     #[test]

@@ -15,12 +15,15 @@ struct Places {
     free: RefCell<Vec<u32>>,
     /// The highest place that was ever taken.
     last: Cell<u32>,
+    /// How many values were ever kept.
+    kept: Cell<u64>,
 }
 
 /// A value that is kept. Its place is free again when this goes.
 pub struct Slot {
     places: Rc<Places>,
     index: u32,
+    serial: u64,
 }
 
 impl Shelf {
@@ -30,7 +33,13 @@ impl Shelf {
     /// Out of memory.
     pub fn new(lua: &Lua) -> mlua::Result<Shelf> {
         let table = lua.create_table()?;
-        Ok(Shelf(Rc::new(Places { lua: lua.weak(), table, free: RefCell::default(), last: Cell::new(0) })))
+        Ok(Shelf(Rc::new(Places {
+            lua: lua.weak(),
+            table,
+            free: RefCell::default(),
+            last: Cell::new(0),
+            kept: Cell::new(0),
+        })))
     }
 
     /// Keeps a value, which is not `nil`.
@@ -43,7 +52,8 @@ impl Shelf {
             self.0.last.set(self.0.last.get() + 1);
             self.0.last.get()
         });
-        let slot = Slot { places: self.0.clone(), index };
+        self.0.kept.set(self.0.kept.get() + 1);
+        let slot = Slot { places: self.0.clone(), index, serial: self.0.kept.get() };
         self.0.table.raw_set(index, value)?;
         Ok(slot)
     }
@@ -71,6 +81,11 @@ impl Shelf {
 }
 
 impl Slot {
+    /// A number that no other value of the machine's has, nor had.
+    pub fn serial(&self) -> u64 {
+        self.serial
+    }
+
     /// The value.
     ///
     /// # Errors

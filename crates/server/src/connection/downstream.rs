@@ -5,7 +5,7 @@
 use super::http1::Http1;
 use super::stream::Stream;
 use super::tls::Tls;
-use super::{http2, http3};
+use super::{http2, http3, pool};
 use crate::request::phases;
 use crate::request::subrequest::{Mode, SubSession};
 use std::task::{Context, Poll};
@@ -97,6 +97,17 @@ impl Downstream {
             Downstream::Http1(http) => http.incoming.socket.tls().is_some_and(Tls::is_handshaking),
             Downstream::Sub(sub) => sub.handshaking,
             other => other.stream().is_some_and(|stream| stream.is_handshaking()),
+        }
+    }
+
+    /// Somebody else than the client is waited for: buffers with nothing in them go back to the thread's pool. What comes then, or is
+    /// said, takes one again.
+    pub fn lend_buffers(&mut self) {
+        if let Downstream::Http1(http) = self {
+            http.lend_input();
+            if http.output.is_empty() {
+                pool::give_buffer(http.output.take_buffer());
+            }
         }
     }
 

@@ -19,7 +19,7 @@ use crate::status::ssl;
 use crate::tls::hooks::{self, Asked, Refused};
 use crate::tls::notes::{self, Notes};
 use crate::tls::server::Context;
-use crate::tls::verify::Purpose;
+use crate::tls::verify::{Purpose, Trust};
 use runtime::clock;
 use rustix::net::RecvFlags;
 use rustls::pki_types::CertificateDer;
@@ -112,7 +112,8 @@ pub async fn accept(incoming: &mut Incoming, arrival: Arrival<'_>, session: Opti
     if arrival.nodelay() {
         incoming.set_nodelay();
     }
-    match shake(incoming, arrival.client, &context, config).await {
+    let trust = asked.trust.take();
+    match shake(incoming, arrival.client, &context, trust.as_deref(), config).await {
         Ok((done, path)) => {
             hooks::shaken(&mut asked);
             match completed(incoming, arrival, &context, done, path).await {
@@ -303,6 +304,7 @@ async fn shake(
     incoming: &mut Incoming,
     client: &Client,
     context: &Context,
+    trust: Option<&Trust>,
     config: Arc<ServerConfig>,
 ) -> Result<(Done, Path), Option<io::Error>> {
     let end = UnbufferedServerConnection::new(config).map_err(|e| Some(io::Error::other(e)))?;
@@ -354,7 +356,7 @@ async fn shake(
     }
     match shaken {
         Poll::Ready(Ok(())) => {
-            let done = done(tls.state(), context, notes);
+            let done = done(tls.state(), context, trust, notes);
             incoming.socket = Socket::encrypted(tls);
             Ok(done)
         }
@@ -376,11 +378,11 @@ fn is_gone(socket: &Socket) -> bool {
 /// A client's chain up to the trusted certificate: empty unless it was verified and is to be asked about.
 pub type Path = Vec<CertificateDer<'static>>;
 
-/// What a handshake came to.
-pub fn done(state: &CommonState, context: &Context, notes: Notes) -> (Done, Path) {
+/// What a handshake came to. `trust`: whom a client's certificate must come from, if not from those whom the settings name.
+pub fn done(state: &CommonState, context: &Context, trust: Option<&Trust>, notes: Notes) -> (Done, Path) {
     let chain: Vec<_> = state.peer_certificates().unwrap_or_default().to_vec();
     let mut path = Path::new();
-    let verified = match &context.trust {
+    let verified = match trust.or(context.trust.as_deref()) {
         Some(trust) if !chain.is_empty() => trust.verify(&chain, Purpose::Client, clock::wall_seconds()).map(|found| {
             if context.ocsp.is_some() {
                 path = found.iter().map(|c| CertificateDer::from(c.der.to_vec())).collect();

@@ -481,6 +481,7 @@ pub async fn auth_delay(r: &mut Request) {
     let delay = *r.conf().core.auth_delay;
     if !delay.is_zero() {
         crate::log_error!(r, Info, "delaying unauthorized request");
+        r.downstream.lend_buffers();
         runtime::timer::sleep(delay).await;
     }
 }

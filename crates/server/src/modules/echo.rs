@@ -243,6 +243,7 @@ async fn sleep(r: &mut Request, seconds: &Complex) -> Result<(), Verdict> {
     if r.answer.header_sent {
         flow::flush_now(r).await?;
     }
+    r.downstream.lend_buffers();
     runtime::timer::sleep(Duration::from_millis(ms)).await;
     Ok(())
 }

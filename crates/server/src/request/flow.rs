@@ -293,6 +293,7 @@ pub async fn delay(r: &mut Request, delay: Duration) -> Verdict {
     {
         return verdict;
     }
+    r.downstream.lend_buffers();
     let timer = Timer::new();
     timer.set(delay);
     let stays = poll_fn(|cx| match r.downstream.poll_gone(cx) {

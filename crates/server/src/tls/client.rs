@@ -137,7 +137,9 @@ impl Secure {
     /// `18: self-signed certificate`, `certificate host mismatch`.
     pub fn verify_for(&self, chain: &[CertificateDer<'_>], name: Option<&[u8]>, now_s: i64) -> Result<(), String> {
         let Some(trust) = &self.context.trust else { return Ok(()) };
-        trust.verify(chain, Purpose::Server, now_s).map_err(|failure| failure.to_string())?;
+        // ngx_lua puts a blank where nginx has none.
+        let explained = |failure: verify::Failure| failure.to_string().replacen(':', ": ", 1);
+        trust.verify(chain, Purpose::Server, now_s).map_err(explained)?;
         match (name, chain.first()) {
             (Some(name), Some(leaf)) if !verify::host::is_for_host(leaf, without_port(name)) => {
                 Err("certificate host mismatch".to_owned())

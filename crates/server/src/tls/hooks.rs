@@ -9,6 +9,7 @@
 
 use super::server::Context;
 use super::settings::Protocols;
+use super::verify::Trust;
 use crate::connection::Client;
 use crate::connection::handshake::{self, Facts};
 use crate::log::error::Level;
@@ -47,6 +48,8 @@ pub struct Asked<'h> {
     pub context: Option<Arc<Context>>,
     /// What the library goes by. A hook of the first list that sets it has settled everything.
     pub config: Option<Arc<ServerConfig>>,
+    /// Whom the client's certificate must come from, where a hook has said so.
+    pub trust: Option<Arc<Trust>>,
     /// The handshake is all that the client wants.
     pub is_all: bool,
     /// What programs in Lua keep.
@@ -112,6 +115,7 @@ impl<'h> Asked<'h> {
             server: site.default,
             context: None,
             config: None,
+            trust: None,
             is_all: false,
             lua: Kept::default(),
         }

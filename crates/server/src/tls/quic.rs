@@ -219,7 +219,7 @@ impl crypto::Session for Session {
     fn handshake_data(&self) -> Option<Box<dyn Any>> {
         let begun = self.begun()?;
         let notes = std::mem::take(&mut *begun.notes.lock().ok()?);
-        let (done, path) = handshake::done(&begun.tls, &begun.context, notes);
+        let (done, path) = handshake::done(&begun.tls, &begun.context, None, notes);
         Some(Box::new(Shaken { done, path, context: begun.context.clone() }))
     }
 

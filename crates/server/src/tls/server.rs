@@ -14,9 +14,10 @@ use super::tickets::{Scope, TicketKey, Tickets};
 use super::verify::{self, Trust};
 use crate::config::Subsystem;
 use crate::fetch::Fetch;
-use crate::tls::settings::{Alpn, Ocsp, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
+use crate::tls::settings::{Alpn, Ocsp, Protocols, QuicProtocols, ServerSettings, SessionCache, VerifyClient};
 use aws_lc_rs::digest::{Context as Digest, SHA256};
 use rustls::crypto::{CryptoProvider, WebPkiSupportedAlgorithms};
+use rustls::pki_types::CertificateDer;
 use rustls::sign::CertifiedKey;
 use rustls::{CipherSuite, DistinguishedName, NoKeyLog, ServerConfig};
 use std::sync::Arc;
@@ -63,6 +64,8 @@ pub struct Context {
     pub scope: Scope,
     /// How clients are asked for their certificates, if they are.
     asker: Option<Arc<AskClient>>,
+    /// `ssl_protocols`
+    protocols: Protocols,
 }
 
 impl Context {
@@ -79,33 +82,73 @@ impl Context {
     ///
     /// # Errors
     /// There is none left.
-    pub fn with_protocols(&self, base: &ServerConfig, tls12: bool, tls13: bool) -> Result<Arc<ServerConfig>, String> {
-        let mut versions = Vec::new();
-        versions.extend(tls13.then_some(&rustls::version::TLS13));
-        versions.extend(tls12.then_some(&rustls::version::TLS12));
-        if versions.is_empty() {
-            return Err("SSL_do_handshake() failed (SSL: no protocols available)".to_owned());
-        }
-        let builder = ServerConfig::builder_with_provider(base.crypto_provider().clone());
-        let builder = builder.with_protocol_versions(&versions);
-        let builder = builder.map_err(|e| format!("SSL_do_handshake() failed (SSL: {e})"))?;
-        let builder = match &self.asker {
-            None => builder.with_no_client_auth(),
-            Some(asker) => builder.with_client_cert_verifier(asker.clone()),
-        };
-        let mut config = builder.with_cert_resolver(base.cert_resolver.clone());
-        config.ignore_client_order = base.ignore_client_order;
-        config.session_storage = base.session_storage.clone();
-        config.ticketer = base.ticketer.clone();
-        config.alpn_protocols.clone_from(&base.alpn_protocols);
-        config.max_early_data_size = base.max_early_data_size;
-        config.send_half_rtt_data = base.send_half_rtt_data;
-        config.send_tls13_tickets = base.send_tls13_tickets;
-        config.cert_compressors.clone_from(&base.cert_compressors);
-        config.enable_secret_extraction = base.enable_secret_extraction;
-        config.key_log = base.key_log.clone();
-        Ok(Arc::new(config))
+    pub fn with_protocols(&self, base: &ServerConfig, protocols: Protocols) -> Result<Arc<ServerConfig>, String> {
+        made_anew(base, protocols, self.asker.as_ref())
     }
+
+    /// The same settings for a handshake in which the client is asked for its certificate, with whom that is to come from: those named, or
+    /// whom the server believes anyway. `protocols`: those of the program, if it has chosen some.
+    ///
+    /// # Errors
+    /// There is no protocol left.
+    pub fn asking(
+        &self,
+        base: &ServerConfig,
+        protocols: Option<Protocols>,
+        client: &AskedClient,
+    ) -> Result<(Arc<ServerConfig>, Arc<Trust>), String> {
+        let algorithms = base.crypto_provider().signature_verification_algorithms;
+        let trust = match &self.trust {
+            Some(trust) if client.trusted.is_empty() => trust.at_depth(client.depth),
+            _ => Trust::new(client.trusted.clone(), None, client.depth, algorithms)?,
+        };
+        let hints = Trust::subjects(&client.named).into_iter().map(DistinguishedName::from).collect();
+        let asker = Arc::new(AskClient { hints, algorithms });
+        Ok((made_anew(base, protocols.unwrap_or(self.protocols), Some(&asker))?, Arc::new(trust)))
+    }
+}
+
+/// How a program wants a client to be asked for its certificate (`ngx.ssl.verify_client`).
+#[derive(Clone, Debug, Default)]
+pub struct AskedClient {
+    /// Those whose names the client is told.
+    pub named: Vec<CertificateDer<'static>>,
+    /// Whom its certificate may come from, those among them; none: as the server's settings say.
+    pub trusted: Vec<CertificateDer<'static>>,
+    /// Certificates that may stand between the client's and the trusted one.
+    pub depth: usize,
+}
+
+/// Settings with other protocols, or another way to ask clients: what the library takes only while settings are made.
+fn made_anew(
+    base: &ServerConfig,
+    protocols: Protocols,
+    asker: Option<&Arc<AskClient>>,
+) -> Result<Arc<ServerConfig>, String> {
+    let versions: Vec<_> = protocols.versions().collect();
+    if versions.is_empty() {
+        return Err("SSL_do_handshake() failed (SSL: no protocols available)".to_owned());
+    }
+    let builder = ServerConfig::builder_with_provider(base.crypto_provider().clone());
+    let builder = builder.with_protocol_versions(&versions);
+    let builder = builder.map_err(|e| format!("SSL_do_handshake() failed (SSL: {e})"))?;
+    let builder = match asker {
+        None => builder.with_no_client_auth(),
+        Some(asker) => builder.with_client_cert_verifier(asker.clone()),
+    };
+    let mut config = builder.with_cert_resolver(base.cert_resolver.clone());
+    config.ignore_client_order = base.ignore_client_order;
+    config.session_storage = base.session_storage.clone();
+    config.ticketer = base.ticketer.clone();
+    config.alpn_protocols.clone_from(&base.alpn_protocols);
+    // Who is asked for a certificate sends nothing before it.
+    config.max_early_data_size = if asker.is_some() { 0 } else { base.max_early_data_size };
+    config.send_half_rtt_data = base.send_half_rtt_data;
+    config.send_tls13_tickets = base.send_tls13_tickets;
+    config.cert_compressors.clone_from(&base.cert_compressors);
+    config.enable_secret_extraction = base.enable_secret_extraction;
+    config.key_log = base.key_log.clone();
+    Ok(Arc::new(config))
 }
 
 /// What was not quite right.
@@ -201,6 +244,7 @@ fn try_build(
         certificates: held,
         scope,
         asker,
+        protocols: options.protocols,
     })
 }
 

@@ -75,7 +75,12 @@ pub fn begin_as(
     local: Option<SocketAddr>,
     conf: &UpstreamSettings,
 ) -> Result<Connecting, Failed> {
-    let connecting = connect(prepare(kind, to, conf)?, to, local, conf);
+    let fd = prepare(kind, to, conf)?;
+    if kind == SocketType::DGRAM && matches!(to, Address::Unix(_)) {
+        // Without a name of its own (the kernel gives one) nobody could answer (`ngx_stream_lua_udp_connect`).
+        rustix::net::bind(&fd, &SocketAddrUnix::new_unnamed()).map_err(failed("bind()"))?;
+    }
+    let connecting = connect(fd, to, local, conf);
     if kind == SocketType::STREAM { counted(to, connecting) } else { connecting }
 }
 

@@ -134,6 +134,7 @@ pub fn queue(r: &mut Request, chunk: Chunk<'_>, last: bool) -> io::Result<()> {
         // A client of MQTT reads no body.
         return Ok(());
     }
+    http.output.put_buffer_from_pool();
     if let Some(size) = pool {
         http.output.read_by(|| readers::pool(&size));
     }

@@ -90,7 +90,10 @@ pub async fn run(r: &mut Request, engine: &Rc<Engine>, name: &str) -> End {
             let again = r.ctx.js.as_ref().is_some_and(|c| c.unflushed || c.wants_body);
             match polled {
                 Poll::Pending if again => Poll::Ready(None),
-                Poll::Pending => Poll::Pending,
+                Poll::Pending => {
+                    r.downstream.lend_buffers();
+                    Poll::Pending
+                }
                 Poll::Ready(done) => Poll::Ready(Some(done)),
             }
         })

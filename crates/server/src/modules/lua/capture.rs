@@ -197,7 +197,7 @@ fn begin(r: &mut Request, asked: Asked) -> Result<Running, Fault> {
                 .map_err(|_| Fault("attempt to use a non-string key in the \"vars\" option table".to_owned()))?;
             let bad = |_| Fault(format!("attempt to use bad variable value type {}", value.type_name()));
             let text = bytes_of(&value, 2, "vars").map_err(bad)?;
-            variables::assign(&mut child, &name, Some(text)).map_err(|_| {
+            variables::assign(&mut child, &name, Some(&text)).map_err(|_| {
                 let name = String::from_utf8_lossy(&name);
                 Fault(format!("variable \"{name}\" cannot be assigned a value (maybe you forgot to define it first?)"))
             })?;

@@ -30,7 +30,7 @@ use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
 use crate::config::setting::Setting;
 use crate::config::{Build, ConfigLevel, Directive, Scope, both, http, upstream, upstream_of_both};
-use crate::log::captured;
+use crate::log::{captured, lines};
 use crate::modules::lua::chunk::{Chunk, Source};
 use crate::modules::{ignored, proxy};
 use crate::request::phases::{Content, Handler};
@@ -145,6 +145,7 @@ pub const DIRECTIVES: &[Directive] = &[
     both("lua_ssl_verify_depth", |s, n| setters::number(&mut s.level.conf.lua.ssl.verify_depth, n)),
     both("lua_ssl_trusted_certificate", |s, n| word(&mut s.level.conf.lua.ssl.trusted_certificate, n)),
     both("lua_ssl_crl", |s, n| word(&mut s.level.conf.lua.ssl.crl, n)),
+    http("lua_ssl_key_log", ssl_key_log),
     http("lua_ssl_certificate", |s, n| word(&mut s.level.conf.lua.ssl.certificate, n)),
     http("lua_ssl_certificate_key", |s, n| word(&mut s.level.conf.lua.ssl.certificate_key, n)),
     http("lua_ssl_conf_command", |s, n| {
@@ -262,6 +263,8 @@ merged_values! {
         use_default_type: bool = true,
         /// Failures of sockets are logged.
         socket_log_errors: bool = true,
+        /// The file, by its number among those of logs, that secrets of sockets' TLS are written to.
+        ssl_key_log: Option<usize> = None,
         /// For `connect`.
         socket_connect_timeout: Duration = Duration::from_secs(60),
         /// For `send`.
@@ -467,6 +470,14 @@ fn path(setting: &mut Option<Box<[u8]>>, node: &Node) -> Result<(), Problem> {
 
 fn word(setting: &mut Setting<Arc<[u8]>>, node: &Node) -> Result<(), Problem> {
     setters::value(setting, node, node.args[0].text.as_slice().into())
+}
+
+/// The file is opened with the logs, by whom they are opened; as nginx does, beside the configuration.
+fn ssl_key_log(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let name = OsStr::from_bytes(&node.args[0].text);
+    let path = (!name.is_empty()).then(|| scope.build.conf_prefix.join(name));
+    let number = path.map(|path| lines::number_of(&mut scope.build.main.log.files, path));
+    setters::value(&mut scope.level.conf.lua.ssl_key_log, node, number)
 }
 
 /// Makes what handshakes of a level need, if programs run at all. Who verifies is said by each handshake.

@@ -33,7 +33,7 @@ pub struct Context {
     pub table: Option<Slot>,
     /// The request's own machine (`lua_code_cache off`).
     pub machine: Option<Rc<Machine>>,
-    /// Where `ngx.exec` goes: URI and arguments.
+    /// Where `ngx.exec` goes: the decoded path, or a name with its `@`, and arguments.
     pub exec: Option<(Vec<u8>, Option<Vec<u8>>)>,
     /// Why the head could not be sent: what becomes of the request instead.
     pub failed: Option<Verdict>,
@@ -159,6 +159,8 @@ fn judge(r: &mut Request, phase: Phase, end: End) -> Verdict {
         }
         End::Failed => Verdict::Status(500),
         End::Jump => {
+            // What the program has kept is no other location's.
+            r.ctx.lua.get_or_insert_default().table = None;
             r.flow.uri_changed = true;
             Verdict::Decline
         }
@@ -182,16 +184,8 @@ fn exec(r: &mut Request) -> Verdict {
         let name = &name[..memchr::memchr(b'?', name).unwrap_or(name.len())];
         return finish::named_location(r, name);
     }
-    let (uri, own) = match memchr::memchr(b'?', &uri) {
-        Some(at) => (&uri[..at], Some(&uri[at + 1..])),
-        None => (&uri[..], None),
-    };
-    let args = match (own, args) {
-        (Some(own), Some(args)) => [own, b"&", &args].concat(),
-        (Some(own), None) => own.to_vec(),
-        (None, args) => args.unwrap_or_default(),
-    };
-    let (uri, args) = (r.text(uri), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
+    let args = args.unwrap_or_default();
+    let (uri, args) = (r.text(&uri), if args.is_empty() { Text::EMPTY } else { r.text(&args) });
     finish::internal_redirect(r, uri, args)
 }
 
@@ -396,14 +390,14 @@ pub fn content_type(r: &Request) -> Option<Vec<u8>> {
 }
 
 /// Puts a header into an answer in place of all of that name; no values take it away.
-pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
+pub fn set_header<V: AsRef<[u8]>>(r: &mut Request, name: &[u8], values: &[V]) {
     let known = K::find(name);
     match known {
         K::ContentType => {
             r.answer.headers.content_type = None;
             (r.answer.headers.charset, r.answer.headers.written) = (None, None);
             if let Some(value) = values.last() {
-                let value = r.text(value);
+                let value = r.text(value.as_ref());
                 let arena = std::mem::take(&mut r.arena);
                 r.answer.headers.set_content_type(&arena, value);
                 r.arena = arena;
@@ -413,11 +407,11 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
         K::ContentLength => {
             r.answer.headers.remove(K::ContentLength);
             r.answer.headers.content_length =
-                values.last().and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok());
+                values.last().and_then(|v| std::str::from_utf8(v.as_ref()).ok()?.trim().parse().ok());
             return;
         }
         K::LastModified => {
-            r.answer.headers.last_modified = values.last().and_then(|v| wire::date::parse_http(v));
+            r.answer.headers.last_modified = values.last().and_then(|v| wire::date::parse_http(v.as_ref()));
             if r.answer.headers.last_modified.is_some() || values.is_empty() {
                 r.answer.headers.remove(K::LastModified);
                 return;
@@ -432,7 +426,7 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
         r.answer.headers.remove(known);
     }
     for value in values {
-        add_header(r, name, value);
+        add_header(r, name, value.as_ref());
     }
 }
 

@@ -7,6 +7,7 @@ local FAULT, WAIT, OTHER, null = raw.FAULT, raw.WAIT, raw.OTHER, raw.null
 local type, error, select, tostring, tonumber, pairs, ipairs, next = type, error, select, tostring, tonumber, pairs, ipairs, next
 local setmetatable, getmetatable, rawget, rawset, unpack, pcall = setmetatable, getmetatable, rawget, rawset, unpack, pcall
 local co_create, co_resume, co_yield, co_status = coroutine.create, coroutine.resume, coroutine.yield, coroutine.status
+local co_wrap = coroutine.wrap
 local concat, insert = table.concat, table.insert
 local floor = math.floor
 
@@ -222,7 +223,7 @@ end
 
 -- The request --------------------------------------------------------------------------------------------------------------------
 
-local raw_var, var_any, raw_set_var = raw.var, raw.var_any, raw.set_var
+local raw_var, var_any, raw_set_var, set_var_quick = raw.var, raw.var_any, raw.set_var, raw.set_var_quick
 ngx.var = setmetatable({}, {
     __index = function(_, name)
         local value, text = raw_var(name)
@@ -235,14 +236,17 @@ ngx.var = setmetatable({}, {
         return value
     end,
     __newindex = function(_, name, value)
-        local ok, text = raw_set_var(name, value)
+        local ok, text = set_var_quick(name, value)
+        if ok == OTHER then
+            ok, text = raw_set_var(name, value)
+        end
         if ok == FAULT then
             error(text, 2)
         end
     end,
 })
 
-local raw_header, raw_set_header = raw.header, raw.set_header
+local raw_header, raw_set_header, set_header_quick = raw.header, raw.set_header, raw.set_header_quick
 ngx.header = setmetatable({}, {
     __index = function(_, name)
         local value, text = raw_header(name)
@@ -252,7 +256,10 @@ ngx.header = setmetatable({}, {
         return value
     end,
     __newindex = function(_, name, value)
-        local ok, text = raw_set_header(name, value)
+        local ok, text = set_header_quick(name, value)
+        if ok == OTHER then
+            ok, text = raw_set_header(name, value)
+        end
         if ok == FAULT then
             error(text, 2)
         end
@@ -370,8 +377,24 @@ function req.finish_body()
     return finish(raw.req_finish_body())
 end
 
+-- The table that was asked for last, and its number: most ask for one more than once.
+local raw_ctx, ctx_number = raw.ctx, raw.ctx_number
+local known_number, known_ctx
+local function ctx()
+    local number = ctx_number()
+    if number and number == known_number then
+        return known_ctx
+    end
+    local table, text = raw_ctx()
+    if table == FAULT then
+        return table, text
+    end
+    known_number, known_ctx = ctx_number(), table
+    return table
+end
+
 local getters = {
-    ctx = raw.ctx,
+    ctx = ctx,
     status = raw.status,
     headers_sent = raw.headers_sent,
     is_subrequest = raw.is_subrequest,
@@ -761,6 +784,14 @@ function coroutine.status(co)
     -- The server knows whether it waits for something, and whether somebody has asked how it ended.
     return co_yield(WAIT, "status", co)
 end
+
+-- ngx_lua's names for Lua's own functions and for those of `ngx`; what is not among them its table has not.
+coroutine._create, coroutine._resume, coroutine._yield, coroutine._status = co_create, co_resume, co_yield, co_status
+coroutine._wrap = co_wrap
+for _, name in ipairs({ "create", "resume", "yield", "status", "wrap" }) do
+    coroutine["__" .. name] = coroutine[name]
+end
+coroutine.isyieldable = nil
 
 ngx.thread = {}
 function ngx.thread.spawn(f, ...)
@@ -1157,8 +1188,16 @@ function tcp:setkeepalive(ms, size)
     end
     return finish(raw.socket_keep(number, ms and timeout_of(ms), size))
 end
-function tcp:bind(ip)
-    return finish(raw.socket_bind(socket_of(self, "bind"), tostring(ip)))
+function tcp:bind(ip, port)
+    local number = socket_of(self, "bind")
+    if port ~= nil and not tonumber(port) then
+        return nil, "expecting port to be anumber but got type: " .. type(port)
+    end
+    port = tonumber(port) or 0
+    if port < 0 or port > 65535 then
+        return nil, ("bad port number: %d"):format(port)
+    end
+    return finish(raw.socket_bind(number, tostring(ip), floor(port)))
 end
 function tcp:getreusedtimes()
     return finish(raw.socket_reused(socket_of(self, "getreusedtimes")))
@@ -1291,6 +1330,17 @@ ngx.config = {
     prefix = raw.prefix, nginx_configure = raw.nginx_configure,
 }
 ngx.get_phase = raw.phase
+
+-- The bits of ngx_lua for phases (`NGX_HTTP_LUA_CONTEXT_SET` and its like).
+local phase_bits = {
+    set = 0x1, rewrite = 0x2, access = 0x4, content = 0x8, log = 0x10, header_filter = 0x20, body_filter = 0x40, timer = 0x80,
+    init_worker = 0x100, balancer = 0x200, ssl_cert = 0x400, ssl_session_store = 0x800, ssl_session_fetch = 0x1000, exit_worker = 0x2000,
+    ssl_client_hello = 0x4000, server_rewrite = 0x8000, proxy_ssl_verify = 0x10000, precontent = 0x20000, proxy_ssl_cert = 0x40000,
+}
+function ngx.get_raw_phase()
+    return phase_bits[raw.phase()] or 0
+end
+ngx._phase_ctx = ngx.get_raw_phase
 function ngx.on_abort(f)
     if type(f) ~= "function" then
         error("bad argument #1 to 'on_abort' (function expected, got " .. type(f) .. ")", 2)

@@ -109,6 +109,10 @@ impl Light {
     fn has_ended(&self) -> bool {
         matches!(self.state, State::Ended { .. })
     }
+
+    fn has_subrequest(&self) -> bool {
+        self.captures && matches!(self.state, State::Waits(_))
+    }
 }
 
 /// What the driver has to do with the request itself.
@@ -181,7 +185,10 @@ pub async fn run_entry(
             match r.as_deref_mut() {
                 Some(r) if polled.is_pending() => match run.is_abandoned(r, cx) {
                     true => current::enter(Some(r), machine, phase, || run.abandon(cx)),
-                    false => polled,
+                    false => {
+                        r.downstream.lend_buffers();
+                        polled
+                    }
                 },
                 _ => polled,
             }
@@ -189,8 +196,13 @@ pub async fn run_entry(
         .await;
         let (index, result) = match (step, r.as_deref_mut()) {
             (Step::End(end), Some(r)) if !matches!(end, End::Done) && body::is_gathered_in_part(r) => {
-                // A light thread was reading: whoever goes on with the request finds the whole body.
                 run.threads.clear();
+                if matches!(end, End::Exit(_)) && has_content(r, phase) {
+                    // Nobody goes on with it: what has not come yet is nobody's.
+                    r.flow.keepalive = false;
+                    return end;
+                }
+                // A light thread was reading: whoever goes on with the request finds the whole body.
                 return match (&end, body::read_all(r).await) {
                     (End::Failed | End::Broken, _) | (_, Ok(_)) => end,
                     (_, Err(e)) => end_of(e),
@@ -475,7 +487,7 @@ impl Run<'_> {
     }
 
     fn has_subrequests(&self) -> bool {
-        self.threads.iter().flatten().any(|t| t.captures && matches!(t.state, State::Waits(_)))
+        self.threads.iter().flatten().any(Light::has_subrequest)
     }
 
     /// Whether a subrequest is under way, so that the coroutine that wants to end the program gets an error instead.
@@ -547,7 +559,9 @@ impl Run<'_> {
         match arguments.front().and_then(|v| self.find(v)) {
             Some(0) => vec![Item::Nil, "not user thread".into()],
             Some(at) if at == index => vec![Item::Nil, "killer not parent".into()],
-            Some(_) if self.has_subrequests() => vec![Item::Nil, "pending subrequests".into()],
+            Some(at) if self.threads[at].as_ref().is_some_and(Light::has_subrequest) => {
+                vec![Item::Nil, "pending subrequests".into()]
+            }
             Some(at) => {
                 let has_ended = self.threads[at].as_ref().is_some_and(Light::has_ended);
                 self.ready.retain(|(ready, _)| *ready != at);
@@ -557,6 +571,11 @@ impl Run<'_> {
             None => vec![Item::Nil, "already waited or killed".into()],
         }
     }
+}
+
+/// Whether the program has begun an answer, on a connection that a close can end behind it.
+fn has_content(r: &Request, phase: Phase) -> bool {
+    phase == Phase::Content && r.answer.header_sent && r.downstream.http1().is_some()
 }
 
 fn told(ok: bool, mut values: MultiValue) -> MultiValue {

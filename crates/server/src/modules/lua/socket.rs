@@ -1,7 +1,7 @@
 //! `ngx.socket.tcp`: connections of programs. They are the thread's, known by number to Lua, which owns a guard that closes them; those
 //! that a program gives back (`setkeepalive`) wait in pools for the next. What is read is in `socket_read`.
 
-use super::current::{ANSWERING, Phase, connection, machine, phase, request, request_in};
+use super::current::{ANSWERING, Phase, connection, machine, need, phase, request, request_in};
 use super::run::{Item, Operation, log, number};
 use super::socket_pool::{self, Entry, Grant, Idle, Seat};
 use super::{current, raw, socket_read, socket_tls};
@@ -59,7 +59,7 @@ pub struct Connection {
     /// Whom it is connected to, for the log: `localhost:80(127.0.0.1)`.
     peer: String,
     /// `bind`
-    local: Option<IpAddr>,
+    local: Option<SocketAddr>,
     /// `setclientcert`
     pub(super) certificate: Option<(Vec<CertificateDer<'static>>, PrivateKeyDer<'static>)>,
     /// What holds where it was made.
@@ -81,6 +81,8 @@ pub struct Conf {
     nodelay: bool,
     /// What handshakes need.
     pub tls: Option<Arc<Context>>,
+    /// `lua_ssl_key_log`
+    pub key_log: Option<usize>,
 }
 
 /// A connection as operations and Lua share it.
@@ -146,12 +148,12 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             None => (None, Some("closed")),
         })
     })?;
-    add_function(lua, raw, "socket_bind", |lua, (number, ip): (u32, LuaString)| {
+    add_function(lua, raw, "socket_bind", |lua, (number, ip, port): (u32, LuaString, u16)| {
         let Ok(ip) = ip.to_string_lossy().parse::<IpAddr>() else {
             return Ok((Value::Nil, Some(Value::String(made_text(lua, b"bad address")?))));
         };
         log(Level::Debug, format_args!("lua tcp socket bind ip: {ip}"));
-        with(number, |c| c.local = Some(ip))?;
+        with(number, |c| c.local = Some(SocketAddr::new(ip, port)))?;
         Ok((Value::Integer(1), None))
     })?;
     add_function(
@@ -257,6 +259,7 @@ fn make() -> Result<u32, Fault> {
             log_errors: *conf.lua.socket_log_errors,
             nodelay: *conf.core.tcp_nodelay,
             tls: conf.lua.tls.clone(),
+            key_log: *conf.lua.ssl_key_log,
         },
         body: None,
         raw: false,
@@ -287,6 +290,9 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value, bool), Fault> {
         let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
         Ok((Value::Integer(i64::from(number)), Value::UserData(guard), datagrams))
     };
+    if phase() != Phase::Preread {
+        need(ANSWERING)?;
+    }
     if phase() == Phase::Preread || request(|r| Ok(r.ctx.stream.is_some()))? {
         let number = make()?;
         let datagrams = request(|r| Ok(r.ctx.stream.as_ref().is_some_and(|facts| facts.datagrams)))?;
@@ -565,7 +571,8 @@ async fn connect(
     let (conf, timeout, datagrams, local) = {
         let mut c = shared.borrow_mut();
         if c.socket.is_some() {
-            log(Level::Debug, format_args!("lua tcp socket reconnect without shutting down"));
+            let kind = if c.datagrams { "udp" } else { "tcp" };
+            log(Level::Debug, format_args!("lua {kind} socket reconnect without shutting down"));
             log(Level::Debug, format_args!("lua reuse socket upstream ctx"));
         }
         c.close();
@@ -622,7 +629,6 @@ async fn connect(
     if let Address::Inet(a) = &to {
         shared.borrow_mut().peer = format!("{host}:{port}({})", a.ip());
     }
-    let local = local.map(|ip| SocketAddr::new(ip, 0));
     let kind = if datagrams { SocketType::DGRAM } else { SocketType::STREAM };
     let connecting = match connect::begin_as(kind, &to, local, &UpstreamSettings::default()) {
         Ok(connecting) => connecting,
@@ -752,6 +758,8 @@ async fn send(shared: Shared, bytes: Vec<u8>) -> Vec<Item> {
     })
     .await;
     match result {
+        // One datagram, not so many bytes.
+        Ok(()) if shared.borrow().datagrams => vec![Item::Number(1.0)],
         Ok(()) => vec![Item::Number(bytes.len() as f64)],
         Err(e) if e.kind() == io::ErrorKind::NotConnected => failed("closed"),
         Err(e) if e.kind() == io::ErrorKind::TimedOut && e.raw_os_error().is_none() => {

@@ -88,21 +88,18 @@ impl Wanted {
             }
             Wanted::Peek(count) if buffer.len() >= *count => Look::Found { give: *count, take: 0, over: true },
             Wanted::Count(_) | Wanted::All | Wanted::Any(_) | Wanted::Peek(_) => Look::More,
-            Wanted::Until { text, inclusive, size } => {
+            Wanted::Until { text, inclusive, size: None } => {
                 let from = seen.saturating_sub(text.len());
                 match memmem::find(&buffer[from..], text).map(|at| from + at) {
-                    Some(at) if size.is_none_or(|size| at <= size) => {
+                    Some(at) => {
                         let take = at + text.len();
                         Look::Found { give: if *inclusive { take } else { at }, take, over: true }
                     }
-                    // A piece is given when no part of it can belong to the text that ends it.
-                    found => match size {
-                        Some(size) if found.is_some() || buffer.len() >= size.saturating_add(text.len()) => {
-                            Look::Found { give: *size, take: *size, over: false }
-                        }
-                        _ => Look::More,
-                    },
+                    None => Look::More,
                 }
+            }
+            Wanted::Until { text, inclusive, size: Some(size) } => {
+                look_for_piece(text, *inclusive, *size, buffer, seen.saturating_sub(text.len()))
             }
         }
     }
@@ -110,6 +107,41 @@ impl Wanted {
     fn is_line(&self) -> bool {
         matches!(self, Wanted::Line)
     }
+}
+
+/// The next piece of what comes up to a text: as soon as so many bytes cannot be a part of that text, all of which that is known, as ngx_lua
+/// has it. What may be its beginning waits for what follows. `from`: what is before cannot reach into it.
+fn look_for_piece(text: &[u8], inclusive: bool, size: usize, buffer: &[u8], from: usize) -> Look {
+    let shorter = borders(text);
+    let mut matched = 0;
+    for (at, byte) in buffer.iter().enumerate().skip(from) {
+        while matched > 0 && text.get(matched) != Some(byte) {
+            matched = shorter[matched - 1];
+        }
+        matched += usize::from(text.get(matched) == Some(byte));
+        let (end, known) = (at + 1, at + 1 - matched);
+        if matched == text.len() {
+            return Look::Found { give: if inclusive { end } else { known }, take: end, over: true };
+        }
+        if known >= size {
+            return Look::Found { give: known, take: known, over: false };
+        }
+    }
+    Look::More
+}
+
+/// For each beginning of a text, how long the longest of its own beginnings is that it also ends with (Knuth, Morris and Pratt).
+fn borders(text: &[u8]) -> Vec<usize> {
+    let mut all = vec![0; text.len()];
+    let mut length = 0;
+    for at in 1..text.len() {
+        while length > 0 && text[length] != text[at] {
+            length = all[length - 1];
+        }
+        length += usize::from(text[length] == text[at]);
+        all[at] = length;
+    }
+    all
 }
 
 /// Reads more of the request's body.
@@ -352,7 +384,10 @@ mod tests {
         assert_eq!(until(None, true, "abc--d"), Some((5, 5, true)));
         assert_eq!(until(None, false, "abc-"), None);
         assert_eq!(until(Some(2), false, "abc--"), Some((2, 2, false)));
-        assert_eq!(until(Some(2), false, "abc"), None);
+        assert_eq!(until(Some(2), false, "abc"), Some((2, 2, false)));
+        assert_eq!(until(Some(2), false, "a-"), None);
+        assert_eq!(until(Some(2), false, "a-b"), Some((3, 3, false)));
         assert_eq!(until(Some(2), false, "c--"), Some((1, 3, true)));
+        assert_eq!(until(Some(1), false, "--"), Some((0, 2, true)));
     }
 }

@@ -1,11 +1,13 @@
 //! `sslhandshake` of a program's socket: from here on what is sent and read is plain above TLS. Sessions are the program's: it gets one, and
 //! may give it to a later handshake.
 
+use super::current;
 use super::run::{Item, log};
 use super::socket::{Shared, complain, failed};
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;
 use crate::log::error::Level;
+use crate::log::file::LogFile;
 use crate::tls::cipher_names::by_number;
 use crate::tls::client::own_certificate;
 use ::lua::Fault;
@@ -14,7 +16,7 @@ use mlua::{Lua, Table};
 use runtime::timer::Timer;
 use rustls::client::{ClientSessionMemoryCache, Resumption};
 use rustls::sign::CertifiedKey;
-use rustls::{CommonState, ProtocolVersion};
+use rustls::{CommonState, KeyLog, ProtocolVersion};
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::future::poll_fn;
@@ -77,7 +79,7 @@ fn saved(store: Kept) -> Item {
 
 /// Shakes hands. Gives a session's number, `true` where none is wanted, or `nil` and why.
 pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, session: Downstream) -> Vec<Item> {
-    let (socket, context, timeout, certificate) = {
+    let (socket, context, timeout, certificate, key_log) = {
         let mut c = shared.borrow_mut();
         if c.raw || c.body.is_some() {
             return failed("not supported for downstream");
@@ -97,6 +99,7 @@ pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, sess
             c.conf.tls.clone(),
             c.timeouts[0],
             c.certificate.as_ref().map(|(chain, key)| (chain.clone(), key.clone_key())),
+            c.conf.key_log.and_then(key_file),
         )
     };
     let (Some(socket), Some(context)) = (socket, context) else { return failed("closed") };
@@ -116,6 +119,9 @@ pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, sess
             Err(_) => return given_up(&shared, "SSL_use_PrivateKey() failed"),
         };
         config.client_auth_cert_resolver = own_certificate(Some(CertifiedKey::new(chain, key)));
+    }
+    if let Some(file) = key_log {
+        config.key_log = Arc::new(KeyFile { file, beneath: config.key_log.clone() });
     }
     let mut tls = match Tls::client(socket, Arc::new(config), secure.server_name(), 0) {
         Ok(tls) => tls,
@@ -155,6 +161,33 @@ pub async fn handshake(shared: Shared, name: Option<Vec<u8>>, verify: bool, sess
         Some(store) => saved(store),
         None => Item::Flag(true),
     }]
+}
+
+/// The open file of `lua_ssl_key_log`.
+fn key_file(number: usize) -> Option<Arc<LogFile>> {
+    let snapshot = current::machine().ok()?.snapshot.upgrade()?;
+    snapshot.main.log.files.get(number)?.file.clone()
+}
+
+/// Writes secrets down, as programs that look into packets read them (`SSLKEYLOGFILE`), and hands them on to whom the library told them before.
+#[derive(Debug)]
+struct KeyFile {
+    file: Arc<LogFile>,
+    beneath: Arc<dyn KeyLog>,
+}
+
+impl KeyLog for KeyFile {
+    fn log(&self, label: &str, client_random: &[u8], secret: &[u8]) {
+        if self.beneath.will_log(label) {
+            self.beneath.log(label, client_random, secret);
+        }
+        let hex = |bytes: &[u8]| bytes.iter().map(|byte| format!("{byte:02x}")).collect::<String>();
+        let line = format!("{label} {} {}\n", hex(client_random), hex(secret));
+        if let Err(e) = self.file.append(line.as_bytes(), runtime::clock::wall_seconds()) {
+            let (path, why) = (self.file.path().display(), crate::log::os_error(&e));
+            log(Level::Alert, format_args!("write() to \"{path}\" failed ({why})"));
+        }
+    }
 }
 
 /// What was agreed on, in nginx's words.

@@ -12,6 +12,7 @@ use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;
 use crate::tls::asked::Certificates;
 use crate::tls::hooks::{Asked, Hook, Refused, Verdict, Waiting};
+use crate::tls::server::AskedClient;
 use crate::tls::settings::Protocols;
 use ::lua::machine::nothing;
 use rustls::crypto::CryptoProvider;
@@ -42,6 +43,8 @@ pub struct Handshake {
     pub config: Option<Arc<ServerConfig>>,
     /// What `clear_certs` and its like made.
     pub pairs: Pairs,
+    /// How the client is to be asked for its certificate: `verify_client`.
+    pub client: Option<AskedClient>,
     /// What programs that keep sessions see, and give.
     pub session: Session,
 }
@@ -142,7 +145,7 @@ fn protocols(asked: &mut Asked<'_>) -> Verdict {
         return Ok(());
     };
     let failed = |text: String| Refused { alert: AlertDescription::ProtocolVersion, level: Level::Info, text };
-    asked.config = Some(context.with_protocols(base, protocols.tls12, protocols.tls13).map_err(failed)?);
+    asked.config = Some(context.with_protocols(base, protocols).map_err(failed)?);
     Ok(())
 }
 
@@ -158,6 +161,11 @@ fn certificate<'a>(asked: &'a mut Asked<'_>) -> Waiting<'a> {
             let mut config = (**base).clone();
             config.cert_resolver = Arc::new(Stapled(base.cert_resolver.clone(), answer));
             asked.config = Some(Arc::new(config));
+        }
+        if let (Some(client), Some(base), Some(context)) = (handshake.client, &asked.config, &asked.context) {
+            let failed = |text: String| Refused::internal(Level::Error, text);
+            let (config, trust) = context.asking(base, asked.lua.protocols, &client).map_err(failed)?;
+            (asked.config, asked.trust) = (Some(config), Some(trust));
         }
         Ok(())
     })
@@ -210,6 +218,7 @@ pub(super) fn begin<'a>(asked: &'a mut Asked<'_>, session: Session) -> &'a mut R
         protocols: None,
         config: asked.config.clone(),
         pairs: Pairs::default(),
+        client: None,
         session,
     };
     let (snapshot, client, server) = (asked.snapshot, asked.client, asked.server);

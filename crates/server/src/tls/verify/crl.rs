@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::sync::OnceLock;
 
 /// A list.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(super) struct Crl {
     tbs: Vec<u8>,
     issuer: Vec<u8>,

@@ -35,7 +35,7 @@ pub enum Purpose {
 }
 
 /// Whom to believe.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Trust {
     certificates: Vec<CertificateDer<'static>>,
     by_subject: HashMap<Box<[u8]>, Vec<usize>>,
@@ -61,6 +61,11 @@ impl Trust {
         }
         let crls = crls.map_or(Ok(Vec::new()), crl::parse)?;
         Ok(Trust { certificates, by_subject, crls, depth, algorithms })
+    }
+
+    /// The same for chains of another length.
+    pub fn at_depth(&self, depth: usize) -> Trust {
+        Trust { depth, ..self.clone() }
     }
 
     /// The same with the lists of a file (an empty name: none), whose content is given back.

@@ -12,10 +12,13 @@ use crate::request::headers::{HeaderOut, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, Version};
 use ::lua::Fault;
-use ::lua::machine::{add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_kind, write_piece};
+use ::lua::machine::{
+    add as add_function, add_to_table, bad_argument, bytes_of, made_text, write_kind, write_number, write_piece,
+};
 use ::lua::quick::{self, Call, Kind};
 use ::lua::shelf::Slot;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
+use std::borrow::Cow;
 use std::cell::RefCell;
 
 /// Headers that are shown where nobody says how many.
@@ -78,6 +81,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         let name = bytes_of(&name, 1, "header")?;
         request(|r| header(lua, r, &name))
     })?;
+    quick::add(lua, raw, "set_header_quick", set_quick)?;
     add_function(lua, raw, "set_header", |_, (name, value): (Value, Value)| set(&name, &value))?;
     add_function(lua, raw, "add_header", |_, (name, value): (Value, Value)| {
         let name = escaped(bytes_of(&name, 1, "add_header")?, true);
@@ -296,7 +300,7 @@ fn redirect(uri: &Value, status: Option<f64>) -> Result<i64, Fault> {
         }
         if uri.starts_with(b"/") {
             // It stays as it is: what the server knows as its location would be made absolute.
-            set_header(r, b"Location", &[]);
+            set_header::<&[u8]>(r, b"Location", &[]);
             let (name, value) = (r.text(b"Location"), r.text(&uri));
             r.answer.headers.lines.push(HeaderOut { name, value, known: K::Other });
         } else {
@@ -323,9 +327,25 @@ fn exec(uri: &Value, args: &Value) -> Result<(), Fault> {
         if r.answer.header_sent {
             return Err(Fault("attempt to call ngx.exec after sending out response headers".to_owned()));
         }
-        r.ctx.lua.get_or_insert_default().exec = Some((uri, args));
+        let target = if uri.starts_with(b"@") { (uri, args) } else { exec_target(r, &uri, args)? };
+        r.ctx.lua.get_or_insert_default().exec = Some(target);
         Ok(())
     })
+}
+
+/// The decoded path and all arguments of where `ngx.exec` goes.
+fn exec_target(r: &Request, uri: &[u8], args: Option<Vec<u8>>) -> Result<(Vec<u8>, Option<Vec<u8>>), Fault> {
+    let mut path = Vec::new();
+    let Ok(parts) = wire::http1::target::parse_unsafe_uri(uri, &mut path) else {
+        crate::log_error!(r, Error, "unsafe URI \"{}\" was detected", String::from_utf8_lossy(uri));
+        return Err(Fault("unsafe uri".to_owned()));
+    };
+    let args = match (parts.args.map(|own| &uri[own.range()]), args) {
+        (Some(own), Some(args)) => Some([own, b"&", &args].concat()),
+        (Some(own), None) => Some(own.to_vec()),
+        (None, args) => args,
+    };
+    Ok((path[parts.path.range()].to_vec(), args))
 }
 
 fn status(r: &Request) -> u16 {
@@ -354,9 +374,11 @@ fn set_status(r: &mut Request, value: &Value) -> Result<(), Fault> {
     Ok(())
 }
 
-fn dashes(r: &Request, name: &[u8]) -> Vec<u8> {
-    let swap = *r.conf().lua.transform_underscores;
-    name.iter().map(|b| if swap && *b == b'_' { b'-' } else { *b }).collect()
+fn dashes<'n>(r: &Request, name: &'n [u8]) -> Cow<'n, [u8]> {
+    if memchr::memchr(b'_', name).is_none() || !*r.conf().lua.transform_underscores {
+        return Cow::Borrowed(name);
+    }
+    name.iter().map(|b| if *b == b'_' { b'-' } else { *b }).collect::<Vec<u8>>().into()
 }
 
 fn header(lua: &Lua, r: &mut Request, name: &[u8]) -> Result<Value, Fault> {
@@ -401,32 +423,71 @@ fn texts_of(value: &Value) -> Result<Vec<Vec<u8>>, Fault> {
     }
 }
 
+/// Whether a byte has no place in a header's line, or in its name.
+fn is_unsafe(byte: u8, is_name: bool) -> bool {
+    byte < 0x20 && byte != b'\t' || byte == 0x7f || is_name && !byte.is_ascii_graphic()
+}
+
 /// Bytes that would end a header's line are escaped.
 pub fn escaped(text: Vec<u8>, is_name: bool) -> Vec<u8> {
-    let unsafe_byte = |b: &u8| *b < 0x20 && *b != b'\t' || *b == 0x7f || is_name && !b.is_ascii_graphic();
-    if !text.iter().any(unsafe_byte) {
+    if !text.iter().any(|b| is_unsafe(*b, is_name)) {
         return text;
     }
-    text.into_iter().flat_map(|b| if unsafe_byte(&b) { format!("%{b:02X}").into_bytes() } else { vec![b] }).collect()
+    let escaped = |b: u8| if is_unsafe(b, is_name) { format!("%{b:02X}").into_bytes() } else { vec![b] };
+    text.into_iter().flat_map(escaped).collect()
 }
 
 fn set(name: &Value, value: &Value) -> Result<(), Fault> {
     let name = escaped(bytes_of(name, 1, "header")?, true);
     let values: Vec<_> = texts_of(value)?.into_iter().map(|v| escaped(v, false)).collect();
+    put(&name, &values)
+}
+
+/// `set` for what most programs set: one text or number with nothing in it to escape.
+fn set_quick(call: &Call) -> Result<(), Fault> {
+    let mut digits = Vec::new();
+    let (name, value) = (call.argument(1), call.argument(2));
+    let value = match &value {
+        Kind::Text(text) => Some(*text),
+        Kind::Number(number) => {
+            write_number(*number + 0.0, &mut digits);
+            Some(&*digits)
+        }
+        _ => None,
+    };
+    let (Kind::Text(name), Some(value)) = (name, value) else {
+        call.give_other();
+        return Ok(());
+    };
+    if name.iter().any(|b| is_unsafe(*b, true)) || value.iter().any(|b| is_unsafe(*b, false)) {
+        call.give_other();
+        return Ok(());
+    }
+    put(name, &[value])?;
+    call.give_nil();
+    Ok(())
+}
+
+/// Sets a header whose bytes are all right.
+fn put<V: AsRef<[u8]>>(name: &[u8], values: &[V]) -> Result<(), Fault> {
+    // A timer's request is none that has an answer: resty.core says it in these words.
+    if phase() == Phase::Timer {
+        return Err(Fault("API disabled in the current context".to_owned()));
+    }
     need(BEFORE_BODY)?;
     request(|r| {
         if r.answer.header_sent && phase() != Phase::HeaderFilter {
-            let (name, value) = (String::from_utf8_lossy(&name), values.first().map(|v| String::from_utf8_lossy(v)));
-            let value = value.unwrap_or_default();
+            let value = values.first().map(|v| String::from_utf8_lossy(v.as_ref())).unwrap_or_default();
+            let name = String::from_utf8_lossy(name);
             log_error!(r, Error, "attempt to set ngx.header.{name} to \"{value}\" after sending out response headers");
             return Ok(());
         }
-        let name = dashes(r, &name);
-        let is_number = |v: &Vec<u8>| !v.is_empty() && v.iter().all(u8::is_ascii_digit);
-        if K::find(&name) == K::ContentLength && !values.iter().all(is_number) {
+        let name = dashes(r, name);
+        let is_number = |v: &[u8]| !v.is_empty() && v.iter().all(u8::is_ascii_digit);
+        if K::find(&name) == K::ContentLength && !values.iter().all(|v| is_number(v.as_ref())) {
             return Err(Fault("failed to set header".to_owned()));
         }
-        set_header(r, &name, &values);
+        set_header(r, &name, values);
         Ok(())
     })
 }
@@ -533,6 +594,18 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             Some(table) => table,
             None => connection(|r| table_of(&mut r.ctx.lua.get_or_insert_default().table)),
         }
+    })?;
+    quick::add(lua, raw, "ctx_number", |call| {
+        let serial = |slot: &Option<Slot>| slot.as_ref().map(Slot::serial);
+        let number = match current::alone(|a| serial(&a.table)) {
+            Some(number) => number,
+            None => connection(|r| Ok(r.ctx.lua.as_ref().and_then(|c| serial(&c.table)))).unwrap_or_default(),
+        };
+        match number {
+            Some(number) => call.give_number(number as f64),
+            None => call.give_nil(),
+        }
+        Ok(())
     })?;
     quick::add(lua, raw, "request_number", |call| {
         match connection(|_| Ok(current::owner())) {

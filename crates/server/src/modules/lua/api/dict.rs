@@ -260,8 +260,13 @@ fn add_reads(lua: &Lua, table: &Table, dicts: &Dicts) -> mlua::Result<()> {
     add_function(lua, table, "get_keys", move |lua, (number, max): (usize, Option<f64>)| {
         let max = max.map_or(1024, |n| n.max(0.0) as usize);
         let keys = of(&own, number).keys(max, now());
-        let keys = keys.iter().map(|k| made_text(lua, k)).collect::<Result<Vec<_>, _>>()?;
-        lua.create_sequence_from(keys).map_err(|e| Fault(e.to_string()))
+        let broken = |e: mlua::Error| Fault(e.to_string());
+        let table = lua.create_table_with_capacity(keys.len(), 0).map_err(broken)?;
+        // One after the other: all of them at once would be more than mlua holds.
+        for (at, key) in keys.iter().enumerate() {
+            table.raw_set(at + 1, made_text(lua, key)?).map_err(broken)?;
+        }
+        Ok(table)
     })?;
     let own = dicts.clone();
     add_function(lua, table, "capacity", move |_, number: usize| -> Result<_, Fault> {

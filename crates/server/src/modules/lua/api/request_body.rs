@@ -1,6 +1,6 @@
 //! `ngx.req`: the body, once it has been read.
 
-use super::super::current::{OF_REQUEST, request, request_in};
+use super::super::current::{request, request_in};
 use super::request::set_header;
 use crate::request::Request;
 use crate::request::body::{BodyFile, Stored};
@@ -19,7 +19,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         })
     })?;
     add_function(lua, raw, "req_body_data", |lua, ()| {
-        request_in(OF_REQUEST, |r| match &r.body.stored {
+        request(|r| match &r.body.stored {
             Some(stored) if stored.file.is_none() && stored.len > 0 => {
                 made_text(lua, &stored.memory).map(Value::String)
             }

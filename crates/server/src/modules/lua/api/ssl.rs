@@ -5,6 +5,7 @@ use super::super::current::{self, Phase};
 use super::super::ssl::{Handshake, Pairs};
 use crate::connection::Address;
 use crate::request::Request;
+use crate::tls::server::AskedClient;
 use crate::tls::settings::Protocols;
 use crate::tls::{certificate, der::Der, pem};
 use ::lua::Fault;
@@ -157,9 +158,38 @@ fn add_material(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         Ok(chain) => certificates(|pairs, provider| pairs.add_chain(chain, provider)),
         Err(why) => no(why),
     })?;
+    add_function(lua, raw, "ssl_verify_client", |_, (named, depth, trusted): (Value, Option<f64>, Value)| {
+        let chain = |given: &Value| match given {
+            Value::Nil => Ok(Ok(Vec::new())),
+            given => chain_of(given),
+        };
+        match (chain(&named)?, chain(&trusted)?) {
+            (Ok(named), Ok(trusted)) => ask_client(named, depth, trusted),
+            (Err(why), _) | (_, Err(why)) => no(why),
+        }
+    })?;
     add_function(lua, raw, "ssl_set_key", |_, given: Value| match key_of(&given)? {
         Ok(key) => certificates(|pairs, provider| pairs.add_key(key, provider)),
         Err(why) => no(why),
+    })
+}
+
+/// `verify_client`: the client is asked for its certificate, and what it comes to is `$ssl_client_verify`.
+fn ask_client(named: Vec<CertificateDer<'static>>, depth: Option<f64>, more: Vec<CertificateDer<'static>>) -> Tried {
+    if current::phase() != Phase::Certificate {
+        return no(NOT_HERE);
+    }
+    current::connection(|r| {
+        if r.client.quic {
+            return no("not supported for connections of QUIC");
+        }
+        // Less than none: as the server says.
+        let own = *r.server().conf.ssl.verify_depth as usize;
+        let depth = depth.filter(|depth| *depth >= 0.0).map_or(own, |depth| depth as usize);
+        let Some(handshake) = r.ctx.lua.as_mut().and_then(|c| c.handshake.as_mut()) else { return no("bad request") };
+        let trusted = named.iter().cloned().chain(more).collect();
+        handshake.client = Some(AskedClient { named, trusted, depth });
+        yes()
     })
 }
 

@@ -2,6 +2,7 @@
 
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, made_text};
+use ::lua::quick;
 use mlua::{Lua, LuaString, Table};
 use runtime::clock;
 use wire::date;
@@ -27,7 +28,10 @@ fn cookie_time(seconds: i64) -> String {
 
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
-    add_function(lua, raw, "now", |_, ()| -> Result<_, Fault> { Ok(clock::wall_ms() as f64 / 1000.0) })?;
+    quick::add(lua, raw, "now", |call| {
+        call.give_number(clock::wall_ms() as f64 / 1000.0);
+        Ok(())
+    })?;
     add_function(lua, raw, "time", |_, ()| -> Result<_, Fault> { Ok(clock::wall_ms() / 1000) })?;
     add_function(lua, raw, "update_time", |_, ()| -> Result<_, Fault> {
         clock::refresh();

@@ -35,6 +35,15 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         }),
         _ => Err(Fault("bad variable name".to_owned())),
     })?;
+    quick::add(lua, raw, "set_var_quick", |call| {
+        let (Kind::Text(name), Kind::Text(value)) = (call.argument(1), call.argument(2)) else {
+            call.give_other();
+            return Ok(());
+        };
+        request(|r| assign(r, name, Some(value)))?;
+        call.give_nil();
+        Ok(())
+    })?;
     add_function(lua, raw, "set_var", |_, (name, value): (Value, Value)| {
         let name = bytes_of(&name, 1, "set").map_err(|_| Fault("bad variable name".to_owned()))?;
         let value = match &value {
@@ -43,7 +52,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
                 bad_argument(2, "set", &format!("string, number, or nil expected, but got {}", value.type_name()))
             })?),
         };
-        request(|r| assign(r, &name, value))
+        request(|r| assign(r, &name, value.as_deref()))
     })
 }
 
@@ -106,9 +115,9 @@ pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
 }
 
 /// Gives a variable a value; none makes it not found.
-pub fn assign(r: &mut Request, name: &[u8], value: Option<Vec<u8>>) -> Result<(), Fault> {
+pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), Fault> {
     let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
-    let text = value.as_ref().map(|v| r.text(v));
+    let text = value.map(|v| r.text(v));
     if let Some(builtin) = builtins(subsystem(r)).get(&*shown) {
         let Some(assign) = builtin.assign else {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));

@@ -53,14 +53,25 @@ function ssl.get_req_shared_ssl_ciphers(no_grease)
     return finish(raw.ssl_shared_ciphers(no_grease ~= false))
 end
 
+function ssl.verify_client(client_certs, depth, trusted_certs)
+    return finish(raw.ssl_verify_client(client_certs, depth, trusted_certs))
+end
+
+-- Whoever has a pointer has it from an OpenSSL that the program brought along.
+function ssl.ssl_session_reused(pointer)
+    if not pointer or type(pointer) ~= "cdata" then
+        return nil, "bad ssl"
+    end
+    return nil, "ngx.ssl.ssl_session_reused is not supported: there is no OpenSSL below; $ssl_session_reused says it"
+end
+
 local missing = {
-    verify_client = "the settings of ssl_verify_client hold",
-    export_keying_material = "keys are not exported",
-    export_keying_material_early = "keys are not exported",
+    export_keying_material = "rustls exports none of the connections that it keeps without buffers",
+    export_keying_material_early = "rustls exports none of the connections that it keeps without buffers",
     get_req_ssl_pointer = "there is no OpenSSL below",
     get_upstream_ssl_pointer = "there is no OpenSSL below",
-    get_server_random = "the library below does not show it",
-    get_session_master_key = "keys are not shown",
+    get_server_random = "rustls does not show it",
+    get_session_master_key = "rustls does not show it",
 }
 for name, why in pairs(missing) do
     ssl[name] = function()
