@@ -673,6 +673,81 @@ fn changes_reach_all_variants() {
     assert_eq!((with("/a", "zstd").as_str(), with("/b", "zstd").as_str()), ("MISS", "HIT"));
 }
 
+/// `proxy_cache_rfc9111 on`: what an answer names as the place of what was changed is too old as well, if it is the same server's.
+#[test]
+fn changes_reach_what_the_answer_names() {
+    let backend = Backend::start(|seen| {
+        let host = seen.header("Host").unwrap_or_default();
+        let named = match seen.line().split(' ').nth(1).unwrap_or_default() {
+            "/d/relative" => "Location: place?a=1\r\nContent-Location: /d/content\r\n".to_owned(),
+            "/d/whole" => {
+                format!("Location: http://{host}/d/place?a=1\r\nContent-Location: http://Localhost/d/content\r\n")
+            }
+            "/d/foreign" => {
+                "Location: http://elsewhere/d/place?a=1\r\nContent-Location: //elsewhere/d/content\r\n".to_owned()
+            }
+            _ => String::new(),
+        };
+        ok(&format!("Cache-Control: max-age=600\r\n{named}"), "body")
+    });
+    let own = "proxy_cache_key $scheme$host$request_uri;";
+    for (switch, key) in [("off", ""), ("on", ""), ("on", own)] {
+        let server = site(&backend, &format!("proxy_cache_rfc9111 {switch}; {key}")).start();
+        for (changed, reaches) in [("/d/relative", true), ("/d/whole", true), ("/d/foreign", false)] {
+            let places = ["/d/place?a=1", "/d/content"];
+            for place in places {
+                get(&server, place);
+                assert_eq!(get(&server, place).0, "HIT");
+            }
+            let post = format!("POST {changed} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n");
+            assert_eq!(server.connect().send(post).response().status, 200);
+            let then = if reaches && switch == "on" { "EXPIRED" } else { "HIT" };
+            for place in places {
+                assert_eq!(get(&server, place).0, then, "{changed} {place} {switch} {key}");
+            }
+        }
+    }
+}
+
+/// The same where the peer's targets are not the client's.
+#[test]
+fn changes_reach_what_the_answer_names_under_another_path() {
+    let backend = Backend::start(|seen| {
+        let host = seen.header("Host").unwrap_or_default();
+        ok(&format!("Cache-Control: max-age=600\r\nLocation: http://{host}/peer/place\r\n"), "body")
+    });
+    let server = Site::http(
+        "proxy_cache_path @DIR@/cache keys_zone=one:1m; proxy_cache one; proxy_cache_rfc9111 on;
+         server {
+             listen 127.0.0.1:@PORT@; add_header X-Cache $upstream_cache_status always;
+             location /here/ { proxy_pass http://127.0.0.1:@BACKEND@/peer/; }
+         }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    get(&server, "/here/place");
+    assert_eq!(get(&server, "/here/place").0, "HIT");
+    let post = "POST /here/ HTTP/1.1\r\nHost: localhost\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(server.connect().send(post).response().status, 200);
+    assert_eq!(get(&server, "/here/place").0, "EXPIRED");
+}
+
+/// `proxy_cache_rfc9111 on`: `Date` is the answer's own, which `Age` counts from; nginx's is that of the moment.
+#[test]
+fn rfc_9111_dates() {
+    let then = "Thu, 01 Jan 2026 00:00:00 GMT";
+    let backend = Backend::start(move |_| ok(&format!("Date: {then}\r\nCache-Control: max-age=900000000\r\n"), "body"));
+    for on in [false, true] {
+        let server = site(&backend, if on { "proxy_cache_rfc9111 on;" } else { "" }).start();
+        get(&server, "/x");
+        let hit = server.get("/x");
+        assert_eq!(hit.header("X-Cache"), Some("HIT"));
+        assert_eq!(hit.header("Date") == Some(then), on);
+        let age = hit.header("Age").and_then(|age| age.parse::<u64>().ok());
+        assert_eq!(age.is_some_and(|age| age > 1000), on, "{age:?}");
+    }
+}
+
 /// `proxy_cache_rfc9111 on`: a 304's header lines take the place of those that are kept.
 #[test]
 fn rfc_9111_confirmations_bring_new_headers() {

@@ -21,6 +21,17 @@ const BOUND: usize = 16 << 10;
 /// Nothing has moved for so long: everybody on the way waits.
 const STAND: Duration = Duration::from_millis(150);
 
+/// What an encoder of Brotli or Zstandard keeps for one answer at the most, kB.
+const ENCODER: usize = 6 << 10;
+/// What a QUIC connection to a peer takes in beyond what its streams are read of, kB (`upstream::http3`).
+const QUIC_WINDOW: usize = 8 << 10;
+/// Streams of a connection that nobody reads.
+const STREAMS: usize = 60;
+/// Of an answer so much is read and written before others get their turn, bytes (`upstream::relay`).
+const A_TURN: usize = 64 << 10;
+/// How often somebody else asks meanwhile.
+const PROBES: usize = 5;
+
 /// So much of a request is shown when something is wrong.
 const SHOWN: usize = 40;
 
@@ -82,6 +93,7 @@ fn peer(sent: Sent) -> u16 {
                 let body = packed(&vec![b'z'; BODY]);
                 [head(&format!("Content-Encoding: gzip\r\nContent-Length: {}\r\n", body.len())), body].concat()
             }
+            ("/noise", _) => plain(noise()),
             ("/x", _) => plain(&vec![b'x'; BODY / 1024]),
             ("/echo", _) => plain(&b"<!--#echo var=\"arg_r\" encoding=\"none\" -->".repeat(BODY / 1024)),
             ("/page", _) => plain(b"a<!--#include virtual=\"/plain\" -->b"),
@@ -134,6 +146,35 @@ fn application(sent: Sent) -> u16 {
     port
 }
 
+/// An application of SCGI or uwsgi that answers everything with that head and the text.
+fn plain_application(sent: Sent, head: &'static str) -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            let sent = sent.clone();
+            std::thread::spawn(move || {
+                let _ = stream.read(&mut [0; 64 * 1024]);
+                let _ = write(&mut stream, &sent, &[head.as_bytes(), text()].concat());
+            });
+        }
+    });
+    port
+}
+
+/// What no coding makes shorter.
+fn noise() -> &'static [u8] {
+    static NOISE: OnceLock<Vec<u8>> = OnceLock::new();
+    NOISE.get_or_init(|| {
+        let mut state = 1u64;
+        let next = move || {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            (state >> 56) as u8
+        };
+        std::iter::repeat_with(next).take(BODY).collect()
+    })
+}
+
 /// A peer that speaks HTTP/2: the same for gRPC.
 fn http2_peer(sent: Sent) -> Http2Backend {
     Http2Backend::start(move |mut asked: Asked| {
@@ -175,13 +216,19 @@ fn stage() -> Stage {
          location /ssi/ {{ {proxy}/; ssi on; ssi_value_length 4k; }}
          location /slice/ {{ {proxy}/; slice 1m; proxy_set_header Range $slice_range; proxy_http_version 1.1; }}
          location /fastcgi {{ fastcgi_pass 127.0.0.1:@APPLICATION@; }}
+         location /uwsgi {{ uwsgi_pass 127.0.0.1:@UWSGI@; }}
+         location /scgi {{ scgi_pass 127.0.0.1:@SCGI@; }}
+         location /brotli/ {{ {proxy}/; brotli on; brotli_comp_level 1; }}
+         location /zstd/ {{ {proxy}/; zstd on; zstd_comp_level 1; }}
+         location /js/ {{ {proxy}/; js_body_filter main.same buffer_type=buffer; }}
+         location /lua/ {{ {proxy}/; body_filter_by_lua_block {{ ngx.arg[1] = ngx.arg[1] }} }}
          location /http2 {{ proxy_pass http://127.0.0.1:@HTTP2@; proxy_http_version 2; }}
          location /grpc {{ grpc_pass grpc://127.0.0.1:@HTTP2@; }}
          location /small {{ return 200 small; }}"
     );
     let http = format!(
         "proxy_cache_path @DIR@/kept keys_zone=z:1m; proxy_temp_path @DIR@/spool; keepalive_timeout 60s;
-         large_client_header_buffers 4 16k;
+         large_client_header_buffers 4 16k; js_import main from @DIR@/main.js;
          server {{ listen 127.0.0.1:@OTHER@; http2 on; {locations} location = /port {{ return 200 $server_port; }} }}"
     );
     let http2 = Box::leak(Box::new(http2_peer(sent.clone())));
@@ -189,6 +236,9 @@ fn stage() -> Stage {
         .set("THREADS", 1)
         .set("PEER", peer(sent.clone()))
         .set("APPLICATION", application(sent.clone()))
+        .set("UWSGI", plain_application(sent.clone(), "HTTP/1.1 200 OK\r\nContent-Type: text/html\r\n\r\n"))
+        .set("SCGI", plain_application(sent.clone(), "Status: 200 OK\r\nContent-Type: text/html\r\n\r\n"))
+        .file("main.js", "export default { same(r, data, flags) { r.sendBuffer(data, flags); } };")
         .set("HTTP2", http2.port);
     let server = site.start();
     let (_, other) = Setup::new().connect(server.port, "localhost").get("/other", "localhost");
@@ -196,12 +246,12 @@ fn stage() -> Stage {
 }
 
 impl Stage {
-    /// Waits until nothing moves any more: the peers are rid of everything, or held.
+    /// Waits until nothing moves any more: the peers are rid of everything, or held, and nothing goes to files.
     fn stand(&self) {
-        let mut before = usize::MAX;
+        let mut before = None;
         assert!(wait(|| {
             std::thread::sleep(STAND);
-            let now = self.sent.load(Ordering::SeqCst);
+            let now = Some((self.sent.load(Ordering::SeqCst), self.server.written()));
             std::mem::replace(&mut before, now) == now
         }));
     }
@@ -220,10 +270,15 @@ impl Stage {
     /// What the worker holds, kB, beyond what it held. An allocator gives back what was freed some time later: what clients that stand make
     /// it hold stays, what it was given back does not.
     fn growth(&self, before: usize) -> usize {
+        self.growth_to(before, BOUND)
+    }
+
+    /// The same, waited for until it is below another bound.
+    fn growth_to(&self, before: usize, bound: usize) -> usize {
         let mut growth = usize::MAX;
         wait(|| {
             growth = self.server.own_memory_kb().saturating_sub(before);
-            growth < BOUND
+            growth < bound
         });
         growth
     }
@@ -237,21 +292,26 @@ impl Stage {
 
     /// The same; gives what the worker held before.
     fn read_late(&self, target: &str, expected: &[u8]) -> usize {
+        self.read_late_as(target, "", BOUND, &|body| body == expected)
+    }
+
+    /// The same with more header lines, within a bound of its own.
+    fn read_late_as(&self, target: &str, lines: &str, bound: usize, is_expected: &dyn Fn(&[u8]) -> bool) -> usize {
         let before = self.server.own_memory_kb();
         let mut clients: Vec<Client> = (0..CLIENTS).map(|_| Client::connect(self.plain)).collect();
         for (n, client) in clients.iter_mut().enumerate() {
             let mark = if target.contains('?') { '&' } else { '?' };
-            client.send(format!("GET {target}{mark}n={n} HTTP/1.1\r\nHost: h\r\n\r\n"));
+            client.send(format!("GET {target}{mark}n={n} HTTP/1.1\r\nHost: h\r\n{lines}\r\n"));
         }
         clients.iter().for_each(begun);
         self.stand();
-        let growth = self.growth(before);
+        let growth = self.growth_to(before, bound);
         let shown = &target[..target.len().min(SHOWN)];
-        assert!(growth < BOUND, "{shown}: {growth} kB");
+        assert!(growth < bound, "{shown}: {growth} kB");
         assert_eq!(Client::connect(self.plain).get("/small").text(), "small");
         let answer = clients.pop().unwrap().response();
         assert_eq!(answer.status, 200, "{shown}");
-        assert!(answer.body == expected, "{shown}: {} bytes of {}", answer.body.len(), expected.len());
+        assert!(is_expected(&answer.body), "{shown}: {} bytes", answer.body.len());
         before
     }
 }
@@ -268,7 +328,7 @@ fn stalled_clients_hold_no_answers_in_memory() {
         stage.plain(target, text());
     }
     // The first time the cache is filled, the second time it answers.
-    for target in ["/kept/plain", "/kept/plain", "/slice/sliced", "/fastcgi"] {
+    for target in ["/kept/plain", "/kept/plain", "/slice/sliced", "/fastcgi", "/uwsgi", "/scgi"] {
         stage.plain(target, text());
     }
     stage.plain("/http2", &[text(), b"\n"].concat());
@@ -289,6 +349,75 @@ fn filters_make_no_more_than_a_client_takes() {
     // Values of variables stay with the request as long as it lasts.
     stage.read_late(&format!("/ssi/echo?r={long}"), &blown);
     stage.plain("/ssi/page", &[b"a", text(), b"b"].concat());
+}
+
+/// Programs of the site, and codings, which hold their own state for each answer under way.
+#[test]
+fn programs_and_codings_make_no_more_than_a_client_takes() {
+    let stage = stage();
+    for target in ["/js/noise", "/lua/noise"] {
+        stage.plain(target, noise());
+    }
+    let unbrotli = |body: &[u8]| {
+        let mut text = Vec::new();
+        brotli::BrotliDecompress(&mut &body[..], &mut text).is_ok() && text == noise()
+    };
+    let unzstd = |body: &[u8]| zstd::decode_all(body).is_ok_and(|text| text == noise());
+    let of_encoders = BOUND + CLIENTS * ENCODER;
+    stage.read_late_as("/brotli/noise", "Accept-Encoding: br\r\n", of_encoders, &unbrotli);
+    stage.read_late_as("/zstd/noise", "Accept-Encoding: zstd\r\n", of_encoders, &unzstd);
+}
+
+/// Answers that come in streams of a QUIC connection which requests share.
+#[test]
+fn the_same_from_peers_of_http3() {
+    if !has_tools() {
+        return;
+    }
+    let behind =
+        quic_site("", "location / { default_type text/html; }").file("html/plain", text()).set("THREADS", 1).start();
+    let server = Site::server(&format!(
+        "proxy_http_version 3; proxy_ssl_name localhost; proxy_ssl_server_name on; proxy_temp_path @DIR@/spool;
+         location / {{ proxy_pass https://127.0.0.1:{}; }} location /small {{ return 200 small; }}",
+        behind.port
+    ))
+    .start();
+    // The connection is there, and what its library takes once for all.
+    assert_eq!(server.get("/first").status, 404);
+    let stage = Stage { plain: server.port, server, sent: Sent::default() };
+    stage.read_late_as("/plain", "", BOUND + QUIC_WINDOW, &|body| body == text());
+}
+
+/// Streams of HTTP/2 whose answers nobody reads go to files as fast as the peers send; whoever asks meanwhile waits for 64 kB of each, not
+/// for all that has come (another client waited 3 s beside 3,000 of them).
+#[test]
+fn streams_that_nobody_reads_leave_others_their_turn() {
+    let stage = stage();
+    with_http2_at(stage.plain, async |requests| {
+        let mut answers = Vec::new();
+        for n in 0..STREAMS {
+            let mut requests = requests.clone().ready().await.unwrap();
+            let request = Request::get(format!("http://localhost/plain?unread={n}")).body(()).unwrap();
+            answers.push(requests.send_request(request, true).unwrap().0);
+        }
+        let mut other = Client::connect(stage.plain);
+        assert_eq!(other.get("/small").text(), "small");
+        let mut bodies = Vec::new();
+        for answer in answers {
+            bodies.push(answer.await.unwrap());
+        }
+        // What goes to files between a request and its answer: a turn of each stream, or two. The least of some, since the machine may be
+        // busy with other things; all while there is much left to write.
+        let mut least = usize::MAX;
+        for _ in 0..PROBES {
+            let before = stage.server.written();
+            assert_eq!(other.get("/small").text(), "small");
+            least = least.min(stage.server.written() - before);
+        }
+        assert!(least <= STREAMS * A_TURN * 5 / 2, "{least} bytes went to files first");
+        // All of it goes on.
+        assert!(wait(|| stage.server.written() > STREAMS * BODY / 4));
+    });
 }
 
 #[test]

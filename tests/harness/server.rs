@@ -204,6 +204,15 @@ impl Server {
         self.of_workers("RssAnon:")
     }
 
+    /// Bytes that its worker processes have written to files so far.
+    pub fn written(&self) -> usize {
+        let of = |pid: &str| {
+            let io = std::fs::read_to_string(format!("/proc/{pid}/io")).unwrap_or_default();
+            io.lines().find_map(|l| l.strip_prefix("wchar: ")?.parse::<usize>().ok())
+        };
+        self.worker_pids().split_whitespace().filter_map(of).sum()
+    }
+
     /// The numbers of its worker processes.
     pub fn worker_pids(&self) -> String {
         let master = self.read("logs/nginx.pid").trim().to_owned();

@@ -1,6 +1,7 @@
 //! memcached's text protocol (doc/protocol.txt of memcached): the request for one value, and its answer taken apart as it comes. Any
 //! bytes are read without harm; what a value is is not looked at.
 
+use crate::http1::values::parse_content_length;
 use std::fmt;
 
 /// Longest key that memcached takes, bytes (`KEY_MAX_LENGTH`).
@@ -74,8 +75,7 @@ pub fn head(bytes: &[u8], key: &[u8]) -> Result<Option<(Head, usize)>, AnswerErr
     };
     let mut words = rest.split(|b| *b == b' ');
     let mut number = |what| {
-        let word = words.next().filter(|w| !w.is_empty() && w.iter().all(u8::is_ascii_digit));
-        let number = word.and_then(|w| std::str::from_utf8(w).ok()?.parse::<u64>().ok());
+        let number = words.next().and_then(parse_content_length);
         number.ok_or_else(|| AnswerError::Number(what, shown(line)))
     };
     let flags = u32::try_from(number("flags")?).map_err(|_| AnswerError::Number("flags", shown(line)))?;

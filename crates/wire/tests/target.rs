@@ -2,7 +2,7 @@
 
 use proptest::prelude::*;
 use wire::http1::request::{RequestHead, RequestParser, Rules};
-use wire::http1::target::{BadTarget, UnsafeUri, argument, normalize, parse_unsafe_uri, split};
+use wire::http1::target::{BadTarget, UnsafeUri, argument, normalize, parse_unsafe_uri, resolve, split};
 
 /// Path, args and extension of a target.
 fn parts(raw: &[u8], merge_slashes: bool) -> Result<(String, Option<String>, Option<String>), BadTarget> {
@@ -138,5 +138,34 @@ proptest! {
         let _ = split(&raw);
         let _ = parse_unsafe_uri(&raw, &mut out);
         let _ = argument(&raw, b"a");
+    }
+}
+
+#[test]
+fn references() {
+    let named = |target: &str, reference: &str| {
+        let named = resolve(target.as_bytes(), reference.as_bytes())?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Some((named.authority.map(text), text(&named.target)))
+    };
+    for (reference, authority, target) in [
+        ("/x?y#z", None, "/x?y"),
+        (" x ", None, "/a/x"),
+        ("", None, "/a/b?c"),
+        ("#z", None, "/a/b?c"),
+        ("?d", None, "/a/b?d"),
+        ("../x/./y/..", None, "/x/"),
+        ("../../../x", None, "/x"),
+        ("x?../y", None, "/a/x?../y"),
+        ("http://h:1/x", Some("h:1"), "/x"),
+        ("HTTPS://h", Some("h"), "/"),
+        ("//h?x:y", Some("h"), "/?x:y"),
+        ("x/y:z", None, "/a/x/y:z"),
+    ] {
+        assert_eq!(named("/a/b?c", reference), Some((authority.map(str::to_owned), target.to_owned())), "{reference}");
+    }
+    for (target, reference) in [("/", "mailto:a@b"), ("/", "http:x"), ("*", "x"), ("", "/x"), ("/", &*"x".repeat(9000))]
+    {
+        assert_eq!(named(target, reference), None, "{target} {reference}");
     }
 }

@@ -66,16 +66,18 @@ pub fn judge(r: &Request, conf: &CacheSettings, ignored: u32) -> Judgement {
     }
     let lines = targeted(lines);
     let mut judgement = Judgement::of(lines.clone(), ignored, now);
-    judgement.by_rfc9111(&Facts::of(lines), r.head.headers.find(K::Authorization).is_some(), now);
+    let authorized = r.head.headers.find(K::Authorization).is_some();
+    judgement.by_rfc9111(&Facts::of(lines), r.attempts.head.status, authorized, now);
     judgement
 }
 
-/// How old an answer from the cache is (RFC 9111 section 5.1): as old as it said when it came, and as long as it is here since then, or
+/// How old an answer from the cache is (RFC 9111 section 4.2.3): as old as it was when it came, and as long as it is here since then, or
 /// since it was confirmed.
 pub fn age(r: &Request, entry: &Entry) -> i64 {
     let lines = r.attempts.head.headers.iter().map(|h| (h.known, r.get(r.attempts.text(h.value))));
-    let came = Facts::of(lines).age.filter(|_| r.attempts.cache != Some(Status::Revalidated)).unwrap_or(0);
-    came.saturating_add((clock::wall_seconds() - entry.head().times.date).max(0))
+    let came = entry.head().times.date;
+    let then = if r.attempts.cache == Some(Status::Revalidated) { 0 } else { Facts::of(lines).age_at(came) };
+    then.saturating_add((clock::wall_seconds() - came).max(0))
 }
 
 /// Decides whether the answer whose head is in `r.attempts` is kept, and begins its file if so. `status`: none for one
@@ -191,7 +193,7 @@ pub fn confirm(r: &Request, mut caching: Box<Caching>, conf: &UpstreamConf) {
     let old = entry.head();
     let Judgement { updating, error, must_revalidate, .. } = *says;
     let times = Times { valid, date: now, updating, error, must_revalidate, ..old.times };
-    let answer = super::update::merged(old.answer, &caching.confirming);
+    let answer = super::update::merged(old.answer, old.etag, &caching.confirming);
     let head = Head { times, answer: &answer, ..old };
     if answer.len() != old.answer.len() || *answer != *old.answer {
         caching.rewrite(r, temp, &entry, &head);

@@ -6,7 +6,8 @@ use crate::cache::fill::Fill;
 use crate::cache::format::{Digest, Times};
 use crate::cache::index::{Leave, Slot};
 use crate::cache::judge::Judgement;
-use crate::request::Text;
+use crate::cache::key;
+use crate::request::{Request, Text};
 
 /// What a request does about an entry while its upstream is asked.
 #[derive(Debug)]
@@ -60,4 +61,16 @@ pub struct Change {
     pub(super) cache: CacheRef,
     pub(super) key: Text,
     pub(super) main: Digest,
+}
+
+impl Change {
+    /// The key of what it changes.
+    pub fn key(&self) -> Text {
+        self.key
+    }
+
+    /// The same change of something else in that cache.
+    pub fn other(&self, r: &mut Request, key: &[u8]) -> Change {
+        Change { cache: self.cache.clone(), key: r.text(key), main: key::digest(key) }
+    }
 }

@@ -60,23 +60,24 @@ impl Judgement {
     }
 
     /// What RFC 9111 has beyond nginx, of the same headers: an answer has spent some of its time on the way, and one to a request with
-    /// `Authorization` is kept only if it says that it may be.
-    pub fn by_rfc9111(&mut self, headers: &Facts, authorized: bool, now: i64) {
+    /// `Authorization` is kept only if it says that it may be, one with `must-understand` only if its status is known.
+    pub fn by_rfc9111(&mut self, headers: &Facts, status: u16, authorized: bool, now: i64) {
         if self.accel_expires {
             return;
         }
         self.forbidden |= authorized && !headers.shareable;
+        self.forbidden |= headers.must_understand && !is_understood(status);
         self.must_revalidate = headers.must_revalidate;
         if self.valid == 0 || !self.allows() {
             return;
         }
         // Section 4.2.3: how old it was when it came.
         let date = headers.date.unwrap_or(now);
-        let age = headers.age.unwrap_or(0).max(now.saturating_sub(date)).max(0);
+        let age = headers.age_at(now);
         // Section 4.2.1. What `Expires` says is meant by the clock of `Date`.
         let lifetime = if headers.has_max_age { self.valid - now } else { self.valid.saturating_sub(date) };
         self.valid = now.saturating_add(lifetime).saturating_sub(age);
-        self.expired |= self.valid <= now;
+        self.expired |= self.valid <= now || headers.expires_elsewhere && !headers.has_max_age;
     }
 
     fn cache_control(&mut self, value: &[u8], now: i64) {
@@ -120,7 +121,8 @@ impl Judgement {
             return;
         }
         match wire::date::parse_http(value) {
-            Some(at) if at >= now => self.valid = at,
+            // One of this very second is no time to live.
+            Some(at) if at > now => self.valid = at,
             _ => self.expired = true,
         }
     }
@@ -165,14 +167,27 @@ pub struct Facts {
     shareable: bool,
     /// It must not be sent when it is too old (section 5.2.2.2, and for shared caches 5.2.2.8 and 5.2.2.10).
     must_revalidate: bool,
+    /// Who does not know its status must not keep it (section 5.2.2.3).
+    must_understand: bool,
+    /// `Expires` in another time than GMT: nobody knows when that is (section 5.3).
+    expires_elsewhere: bool,
 }
 
 impl Facts {
+    /// How old an answer was that came at that time (section 4.2.3).
+    pub fn age_at(&self, came: i64) -> i64 {
+        self.age.unwrap_or(0).max(self.date.map_or(0, |date| came.saturating_sub(date))).max(0)
+    }
+
     /// Of an answer's headers.
     pub fn of<'h>(headers: impl Iterator<Item = (K, &'h [u8])>) -> Facts {
         let mut facts = Facts::default();
         for (name, value) in headers {
             match name {
+                K::Expires => {
+                    let zone = value.trim_ascii().rsplit(|b| *b == b' ').next().unwrap_or_default();
+                    facts.expires_elsewhere |= value.contains(&b',') && !zone.eq_ignore_ascii_case(b"gmt");
+                }
                 K::Date => facts.date = wire::date::parse_http(value),
                 // The first of several (section 5.1).
                 K::Age => facts.age = facts.age.or_else(|| delta(value.split(|b| *b == b',').next().unwrap_or(value))),
@@ -182,12 +197,18 @@ impl Facts {
                     facts.shareable |= words.iter().any(|w| after(value, w).is_some());
                     let words = ["must-revalidate", "proxy-revalidate", "s-maxage="];
                     facts.must_revalidate |= words.iter().any(|w| after(value, w).is_some());
+                    facts.must_understand |= after(value, "must-understand").is_some();
                 }
                 _ => {}
             }
         }
         facts
     }
+}
+
+/// Statuses whose meaning for a cache is known: those of RFC 9110, and what else IANA has.
+fn is_understood(status: u16) -> bool {
+    matches!(status, 200..=208 | 226 | 300..=305 | 307 | 308 | 400..=417 | 421..=426 | 428 | 429 | 431 | 451 | 500..=508 | 510 | 511)
 }
 
 /// The headers of an answer as a cache of a site's own is to see them: `CDN-Cache-Control` stands for `Cache-Control` and
@@ -258,7 +279,7 @@ mod tests {
         let valid = |headers: &[(K, &str)], authorized| {
             let lines = || headers.iter().map(|(k, v)| (*k, v.as_bytes()));
             let mut j = Judgement::of(lines(), 0, NOW);
-            j.by_rfc9111(&Facts::of(lines()), authorized, NOW);
+            j.by_rfc9111(&Facts::of(lines()), 200, authorized, NOW);
             Some(j).filter(Judgement::allows).map(|j| j.valid - NOW)
         };
         let date = |at: i64| String::from_utf8_lossy(&wire::date::format_http(at)).into_owned();
@@ -268,6 +289,9 @@ mod tests {
             valid(&[(K::CacheControl, "max-age=60"), (K::Date, &date(NOW - 50)), (K::Age, "20")], false),
             Some(10)
         );
+        let elsewhere = date(NOW + 60).replace("GMT", "AEST");
+        assert_eq!(valid(&[(K::Expires, &elsewhere)], false), None);
+        assert_eq!(valid(&[(K::Expires, &elsewhere), (K::CacheControl, "max-age=9")], false), Some(9));
         // An origin whose clock is an hour ahead.
         assert_eq!(valid(&[(K::Date, &date(NOW + 3600)), (K::Expires, &date(NOW + 3660))], false), Some(60));
         assert_eq!(valid(&[(K::CacheControl, "max-age=60")], true), None);
@@ -296,7 +320,7 @@ mod tests {
         let must = |value: &str| {
             let lines = || [(K::CacheControl, value.as_bytes())].into_iter();
             let mut j = Judgement::of(lines(), 0, NOW);
-            j.by_rfc9111(&Facts::of(lines()), false, NOW);
+            j.by_rfc9111(&Facts::of(lines()), 200, false, NOW);
             j.must_revalidate
         };
         assert!(must("max-age=1, must-revalidate") && must("Proxy-Revalidate, max-age=1") && must("s-maxage=1"));
@@ -305,6 +329,18 @@ mod tests {
             !judge(&[(K::CacheControl, "max-age=1, must-revalidate")]).must_revalidate,
             "nginx does not look at it"
         );
+    }
+
+    #[test]
+    fn what_is_to_be_understood() {
+        let keeps = |value: &str, status| {
+            let lines = || [(K::CacheControl, value.as_bytes())].into_iter();
+            let mut j = Judgement::of(lines(), 0, NOW);
+            j.by_rfc9111(&Facts::of(lines()), status, false, NOW);
+            j.allows()
+        };
+        assert!(keeps("max-age=60, must-understand", 404) && keeps("max-age=60", 599));
+        assert!(!keeps("max-age=60, must-understand", 599));
     }
 
     #[test]

@@ -15,7 +15,7 @@ const MAX_BODY: u64 = 1 << 20;
 /// How much of a body is copied at once.
 const PIECE: usize = 64 * 1024;
 
-/// Header lines that belong to the connection, or to the body that is kept: a 304 does not speak of them.
+/// Header lines that belong to the connection, or say how the body that is kept is written: a 304 does not speak of them.
 const NOT_UPDATED: [&[u8]; 11] = [
     b"connection",
     b"keep-alive",
@@ -26,19 +26,32 @@ const NOT_UPDATED: [&[u8]; 11] = [
     b"proxy-connection",
     b"content-length",
     b"content-encoding",
-    b"content-type",
     b"content-range",
+    b"content-md5",
 ];
 
 fn name(line: &[u8]) -> &[u8] {
     line[..memchr::memchr(b':', line).unwrap_or(0)].trim_ascii()
 }
 
-/// The head that is kept, with the header lines of a 304 in the place of its own of the same names.
-pub fn merged<'h>(kept: &'h [u8], confirming: &[u8]) -> Cow<'h, [u8]> {
+/// An entity tag that says "these very bytes": it is there and not weak.
+fn is_strong(etag: &[u8]) -> bool {
+    !etag.is_empty() && !etag.starts_with(b"W/")
+}
+
+/// The head that is kept, with the header lines of a 304 in the place of its own of the same names. `etag`: that of the answer. A 304 that
+/// names another one speaks of another answer (section 4.3.4).
+pub fn merged<'h>(kept: &'h [u8], etag: &[u8], confirming: &[u8]) -> Cow<'h, [u8]> {
     let is_line = |line: &&[u8]| !name(line).is_empty() && !line.starts_with(b"HTTP/");
     let updates = |line: &&[u8]| is_line(line) && !NOT_UPDATED.iter().any(|n| n.eq_ignore_ascii_case(name(line)));
     let new: Vec<&[u8]> = confirming.split_inclusive(|b| *b == b'\n').filter(updates).collect();
+    let tags = new
+        .iter()
+        .filter(|line| name(line).eq_ignore_ascii_case(b"etag"))
+        .map(|line| line[b"etag:".len()..].trim_ascii());
+    if is_strong(etag) && tags.clone().any(is_strong) && !tags.clone().any(|tag| tag == etag) {
+        return Cow::Borrowed(kept);
+    }
     let is_new = |line: &[u8]| new.iter().any(|n| name(n).eq_ignore_ascii_case(name(line)));
     let lines = || kept.split_inclusive(|b| *b == b'\n');
     let replaced: Vec<&[u8]> = lines().filter(|line| is_line(line) && is_new(line)).collect();
@@ -95,7 +108,8 @@ mod tests {
 
     #[test]
     fn lines_of_the_same_names_are_replaced() {
-        let new = merged(KEPT, b"HTTP/1.1 304 Not Modified\r\nx-A: 9\r\nX-New: n\r\nContent-Length: 0\r\n\r\n");
+        let new =
+            merged(KEPT, b"\"a\"", b"HTTP/1.1 304 Not Modified\r\nx-A: 9\r\nX-New: n\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(
             String::from_utf8_lossy(&new),
             "HTTP/1.1 200 OK\r\nETag: \"a\"\r\nX-B: 2\r\nContent-Length: 5\r\nx-A: 9\r\nX-New: n\r\n\r\n"
@@ -107,7 +121,17 @@ mod tests {
         for same in
             [&b"HTTP/1.1 304 Not Modified\r\n\r\n"[..], b"HTTP/1.1 304 N\r\nETag: \"a\"\r\nConnection: close\r\n\r\n"]
         {
-            assert!(matches!(merged(KEPT, same), Cow::Borrowed(_)));
+            assert!(matches!(merged(KEPT, b"\"a\"", same), Cow::Borrowed(_)));
         }
+    }
+    #[test]
+    fn a_304_of_another_answer_changes_nothing() {
+        let other = b"HTTP/1.1 304 Not Modified\r\nETag: \"b\"\r\nX-A: 9\r\n\r\n";
+        assert!(matches!(merged(KEPT, b"\"a\"", other), Cow::Borrowed(_)));
+        for weak in [&b""[..], b"W/\"a\""] {
+            assert!(matches!(merged(KEPT, weak, other), Cow::Owned(_)));
+        }
+        let md5 = b"HTTP/1.1 304 Not Modified\r\nContent-MD5: x\r\n\r\n";
+        assert!(matches!(merged(KEPT, b"\"a\"", md5), Cow::Borrowed(_)));
     }
 }

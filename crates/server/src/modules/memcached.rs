@@ -32,6 +32,8 @@ pub const DIRECTIVES: &[Directive] = &[
 /// Those that all modules with an upstream have.
 pub const COMMON_DIRECTIVES: &[Directive] = upstream_directives!("memcached", memcached, next::MEMCACHED_WORDS);
 
+/// What stands around a key in a request, bytes.
+const AROUND_KEY: usize = "get \r\n".len();
 /// How the error log names a memcached.
 const SCHEME: &str = "memcached://";
 
@@ -107,11 +109,13 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         log_error!(r, Error, "the \"$memcached_key\" variable is not set");
         return Err(Verdict::Status(500));
     }
-    let mut escaped = Vec::new();
+    let mut escaped = std::mem::take(&mut r.scratch);
+    escaped.clear();
     escape_uri(r.get(key), Escape::Memcached, &mut escaped);
-    let mut head = Vec::new();
+    let mut head = Vec::with_capacity(escaped.len() + AROUND_KEY);
     wire::memcached::get(&escaped, &mut head);
-    let asked = Asked { key: escaped.into(), gzip_flags: *conf.own.gzip_flag };
+    let asked = Asked { key: escaped.as_slice().into(), gzip_flags: *conf.own.gzip_flag };
+    r.scratch = escaped;
     let sent = Sent { head, body: JobBody::None, protocol: Protocol::Memcached(asked), keep: true };
     Ok(cgi::ask(r, &conf.upstream, group, sent).await)
 }

@@ -4,7 +4,9 @@
 use super::cgi;
 use super::conf::UpstreamConf;
 use super::pass_on::{self, Parts};
+use super::rewrite;
 use super::settings::next;
+use crate::cache::context::Change;
 use crate::cache::entry::Entry;
 use crate::cache::lookup::{self, Look, Outcome};
 use crate::cache::{Status, caching, purge};
@@ -16,6 +18,7 @@ use crate::request::{Request, Text, Version};
 use crate::service;
 use wire::http1::Parsed;
 use wire::http1::response::ResponseParser;
+use wire::http1::target;
 
 /// Asks the cache. None: the upstream is to be asked. `own_key` is the key where none is configured.
 pub async fn look(
@@ -46,17 +49,60 @@ pub fn is_for_client(known: K) -> bool {
     matches!(known, K::IfModifiedSince | K::IfUnmodifiedSince | K::IfMatch | K::IfNoneMatch | K::Range | K::IfRange)
 }
 
-/// A request that changes what is behind its target was answered: what the cache has of it is too old from now on, unless nothing was
-/// changed (RFC 9111 section 4.4).
-pub(super) fn invalidate(r: &mut Request, status: u16) {
+/// A request that changes what is behind its target was answered: what the cache has of it is too old from now on, and of what the answer
+/// names as its place, unless nothing was changed (RFC 9111 section 4.4).
+pub(super) fn invalidate(r: &mut Request, conf: &UpstreamConf, status: u16) {
     let Some(changes) = r.ctx.cache_change.take() else { return };
-    if (200..400).contains(&status)
-        && let Some(cache) = lookup::invalidate(r, &changes)
-    {
+    if !(200..400).contains(&status) {
+        return;
+    }
+    let mut walk = lookup::invalidate(r, &changes);
+    for key in named_keys(r, conf, &changes) {
+        let other = changes.other(r, &key);
+        walk = lookup::invalidate(r, &other).or(walk);
+    }
+    if let Some(cache) = walk {
         service::spawn(move || async move {
             service::blocking(move || purge::changed(&cache)).await;
         });
     }
+}
+
+/// The keys of what an answer's `Location` and `Content-Location` name, as far as that is the same server's: the request's own key, with
+/// their targets in the place of its own.
+fn named_keys(r: &mut Request, conf: &UpstreamConf, changes: &Change) -> Vec<Vec<u8>> {
+    let mut keys = Vec::new();
+    for i in 0..r.attempts.head.headers.len() {
+        let h = r.attempts.head.headers[i];
+        let (name, value) = (r.attempts.text(h.name), r.attempts.text(h.value));
+        if h.known != K::Location && !r.get(name).eq_ignore_ascii_case(b"content-location") {
+            continue;
+        }
+        let rewritten = rewrite::apply(r, &conf.headers.rewrites.redirects, value);
+        let target = r.get(r.head.target);
+        let seen = target::resolve(target, r.get(rewritten.unwrap_or(value)));
+        let host = r.head.headers.find(K::Host).map(|host| r.get(host)).unwrap_or_default();
+        let Some(seen) = seen.filter(|n| n.authority.is_none_or(|a| a.eq_ignore_ascii_case(host))) else { continue };
+        // As the peer calls it, where its names are not the client's.
+        let own = target::resolve(target, r.get(value)).map_or_else(Vec::new, |named| named.target);
+        let key = r.get(changes.key());
+        let other = key_with(key, target, &seen.target, &own);
+        keys.extend(other.filter(|other| other != key));
+    }
+    keys
+}
+
+/// A key with another target in the place of the request's own. One of the usual form whose target is not the client's gets that which
+/// the peer knows. None: the key does not say which target it is for.
+fn key_with(key: &[u8], target: &[u8], seen: &[u8], own: &[u8]) -> Option<Vec<u8>> {
+    let origin =
+        [&b"http://"[..], b"https://"].iter().find(|scheme| key.starts_with(scheme)).map_or(0, |scheme| scheme.len());
+    let start = origin + memchr::memchr(b'/', &key[origin..]).filter(|_| origin > 0).unwrap_or(0);
+    if let Some(at) = memchr::memmem::find(&key[start..], target) {
+        let (before, after) = (&key[..start + at], &key[start + at + target.len()..]);
+        return Some([before, seen, after].concat());
+    }
+    (origin > 0 && !own.is_empty()).then(|| [&key[..start], own].concat())
 }
 
 /// There is no answer: an old one may do.
@@ -136,6 +182,10 @@ pub(super) fn resend(r: &mut Request, conf: &UpstreamConf, entry: &Entry) -> Ver
     }
     pass_on::accel_charset(r, conf);
     if *conf.cache.rfc9111 {
+        // Sections 4 and 5.1 here, section 6.6.1 of RFC 9110: `Date` is that of the answer, as is what `Age` counts from.
+        let date =
+            r.attempts.header(K::Date).unwrap_or_else(|| r.text(&wire::date::format_http(entry.head().times.date)));
+        r.answer.headers.set(K::Date, "Date", date);
         let age = caching::age(r, entry);
         let age = crate::text!(r, "{age}");
         r.answer.headers.set(K::Age, "Age", age);
@@ -157,7 +207,9 @@ fn load_head(r: &mut Request, entry: &Entry) -> bool {
     let bytes = entry.head().answer;
     // What a 304 has just said of it counts already.
     let confirming = r.ctx.cache.as_ref().filter(|_| r.attempts.cache == Some(Status::Revalidated));
-    let bytes = &*confirming.map_or(bytes.into(), |caching| crate::cache::update::merged(bytes, &caching.confirming));
+    let etag = entry.head().etag;
+    let bytes =
+        &*confirming.map_or(bytes.into(), |caching| crate::cache::update::merged(bytes, etag, &caching.confirming));
     let base = r.arena.mark();
     r.arena.push(bytes);
     let attempts = &mut r.attempts;

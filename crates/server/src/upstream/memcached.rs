@@ -7,6 +7,7 @@ use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
+use crate::request::status::write_decimal;
 use std::io;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
@@ -89,7 +90,9 @@ impl Reply {
                 buf.extend_from_slice(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
                 return Ok(());
             };
-            buf.extend_from_slice(format!("HTTP/1.1 200 OK\r\nContent-Length: {len}\r\n").as_bytes());
+            buf.extend_from_slice(b"HTTP/1.1 200 OK\r\nContent-Length: ");
+            write_decimal(len, buf);
+            buf.extend_from_slice(b"\r\n");
             if flags & self.asked.gzip_flags != 0 {
                 buf.extend_from_slice(b"Content-Encoding: gzip\r\n");
             }

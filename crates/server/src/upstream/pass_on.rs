@@ -22,7 +22,7 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
     let keep = keeps_connection(r);
     let length = content_length(r);
     if r.ctx.cache_change.is_some() {
-        cached::invalidate(r, status);
+        cached::invalidate(r, conf, status);
     }
     if r.ctx.cache.is_some()
         && let Some(entry) = cached::instead(r, conf, status)

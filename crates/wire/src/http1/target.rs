@@ -276,6 +276,73 @@ fn climbs(path: &[u8]) -> bool {
     memchr::memchr(0, path).is_some() || path.split(|&byte| byte == b'/').any(|segment| segment == b"..")
 }
 
+/// What a reference names: `Location`, `Content-Location`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Named<'r> {
+    /// Whose it is, if the reference says so.
+    pub authority: Option<&'r [u8]>,
+    /// The path, with its query.
+    pub target: Vec<u8>,
+}
+
+/// Longer references name nothing: nginx's buffers for heads have 4 or 8 kB.
+const MAX_REFERENCE: usize = 8192;
+
+/// Resolves a reference against a request's target (RFC 3986 section 5.2). None: it names nothing that HTTP could be asked for.
+pub fn resolve<'r>(target: &[u8], reference: &'r [u8]) -> Option<Named<'r>> {
+    let reference = reference.trim_ascii();
+    let reference = &reference[..memchr::memchr(b'#', reference).unwrap_or(reference.len())];
+    if reference.len() > MAX_REFERENCE || target.first() != Some(&b'/') {
+        return None;
+    }
+    let scheme =
+        reference.iter().position(|&byte| matches!(byte, b':' | b'/' | b'?')).filter(|&at| reference[at] == b':');
+    let rest = match scheme.map(|at| (&reference[..at], &reference[at + 1..])) {
+        Some((scheme, rest)) if [&b"http"[..], b"https"].iter().any(|s| s.eq_ignore_ascii_case(scheme)) => {
+            rest.starts_with(b"//").then_some(rest)?
+        }
+        Some(_) => return None,
+        None => reference,
+    };
+    let (authority, rest) = match rest.strip_prefix(b"//") {
+        Some(rest) => {
+            let end = rest.iter().position(|&byte| matches!(byte, b'/' | b'?')).unwrap_or(rest.len());
+            (Some(&rest[..end]), &rest[end..])
+        }
+        None => (None, rest),
+    };
+    let own_path = &target[..memchr::memchr(b'?', target).unwrap_or(target.len())];
+    let before = match rest.first() {
+        Some(b'/') => &[][..],
+        _ if authority.is_some() => b"/",
+        None => target,
+        Some(b'?') => own_path,
+        Some(_) => &own_path[..=memchr::memrchr(b'/', own_path)?],
+    };
+    Some(Named { authority, target: without_dots(&[before, rest].concat()) })
+}
+
+/// A target without `.` and `..` as segments of its path; what would climb above the root stays there (RFC 3986 section 5.2.4).
+fn without_dots(target: &[u8]) -> Vec<u8> {
+    let (path, query) = target.split_at(memchr::memchr(b'?', target).unwrap_or(target.len()));
+    let mut out = Vec::with_capacity(target.len());
+    let mut segments = path.strip_prefix(b"/").unwrap_or(path).split(|&byte| byte == b'/').peekable();
+    while let Some(segment) = segments.next() {
+        if segment == b".." {
+            out.truncate(memchr::memrchr(b'/', &out).unwrap_or(0));
+        }
+        let is_dots = matches!(segment, b"." | b"..");
+        if !is_dots || segments.peek().is_none() {
+            out.push(b'/');
+        }
+        if !is_dots {
+            out.extend_from_slice(segment);
+        }
+    }
+    out.extend_from_slice(query);
+    out
+}
+
 /// The value of the argument `name` in `args` (`$arg_name`), still escaped; the first one wins. Names are compared
 /// without case, as `ngx_http_arg`.
 pub fn argument<'a>(args: &'a [u8], name: &[u8]) -> Option<&'a [u8]> {
