@@ -3,7 +3,7 @@
 use crate::harness::{Site, compare_with_nginx};
 
 /// A value of the format (MaxMind DB 2.0).
-enum Data<'d> {
+pub(crate) enum Data<'d> {
     Text(&'d str),
     Number(u32),
     Small(u16),
@@ -58,7 +58,7 @@ impl Data<'_> {
 }
 
 /// A database of IPv4 networks.
-fn database(networks: &[([u8; 4], u32, Data<'_>)]) -> Vec<u8> {
+pub(crate) fn database(networks: &[([u8; 4], u32, Data<'_>)]) -> Vec<u8> {
     // Nodes are pairs; `Err` is a place among the data.
     let mut nodes: Vec<[Option<Result<usize, usize>>; 2]> = vec![[None; 2]];
     let mut data = Vec::new();

@@ -22,13 +22,13 @@ pub(crate) const FOUR: &str = "server 10.9.1.1:80; server 10.9.1.2:80; server 10
 /// A balancer with this `stream` block, servers behind it, a client before it, and who asks its API.
 pub(crate) struct Site {
     pub(crate) lab: Lab,
-    balancer: Inside,
+    pub(crate) balancer: Inside,
     servers: Vec<Inside>,
     pub(crate) client: Inside,
     api: Inside,
 }
 
-fn site(text: &str) -> Option<Site> {
+pub(crate) fn site(text: &str) -> Option<Site> {
     let mut lab = Lab::new(Gateway::Balancer)?;
     let servers = lab.serve(4, 80);
     Some(site_in(lab, servers, text))
@@ -64,15 +64,15 @@ impl Site {
         self.get("ironweir/l4")
     }
 
-    fn open(&mut self, n: usize) -> Vec<String> {
+    pub(crate) fn open(&mut self, n: usize) -> Vec<String> {
         self.client.names(&format!("open {n} {SERVICE4} 80"))
     }
 
-    fn talk(&mut self) -> Vec<String> {
+    pub(crate) fn talk(&mut self) -> Vec<String> {
         self.client.names("talk")
     }
 
-    fn until_it_works(&mut self) {
+    pub(crate) fn until_it_works(&mut self) {
         assert!(wait(|| self.open(1)[0].starts_with('r')), "nothing comes through");
         self.client.ask("close");
     }

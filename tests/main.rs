@@ -57,6 +57,7 @@ mod l4_modes;
 mod l4_quic;
 mod l4_stream;
 mod l4_two;
+mod l4_upgrade;
 mod l4_watch;
 mod limit_shared;
 mod limits;

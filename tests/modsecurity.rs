@@ -1,6 +1,7 @@
 //! `modsecurity`: requests and answers judged by rules, in each phase and by each protocol. With the OWASP Core Rule Set where
 //! `.ci/setup peers` has fetched it.
 
+use crate::geoip2::{Data, database};
 use crate::harness::{Backend, Reply, Response, Server, Site, blunt, curl, has_tools};
 use rustix::process::Signal;
 use std::path::{Path, PathBuf};
@@ -523,4 +524,74 @@ fn the_core_rule_set_unmodified() {
         });
         assert_eq!(http2, plain);
     }
+}
+
+/// What a database of MaxMind's says of a place.
+fn place<'d>(code: &'d str, name: &'d str, continent: &'d str) -> Data<'d> {
+    let named = |name| Data::Map(vec![("names", Data::Map(vec![("en", Data::Text(name))]))]);
+    let country = vec![("iso_code", Data::Text(code)), ("names", Data::Map(vec![("en", Data::Text(name))]))];
+    let location =
+        vec![("latitude", Data::Double(48.85)), ("longitude", Data::Double(2.35)), ("metro_code", Data::Small(501))];
+    Data::Map(vec![
+        ("city", named("Paris")),
+        ("continent", named(continent)),
+        ("country", Data::Map(country)),
+        ("location", Data::Map(location)),
+        ("postal", Data::Map(vec![("code", Data::Text("75001"))])),
+        ("subdivisions", Data::List(vec![named("Ile-de-France")])),
+    ])
+}
+
+#[test]
+fn an_address_is_looked_up_in_a_database_of_places() {
+    let bytes = database(&[
+        ([192, 0, 2, 0], 24, place("FR", "France", "Europe")),
+        ([198, 51, 100, 0], 24, place("BR", "Brazil", "South America")),
+    ]);
+    let fields = "%{GEO.COUNTRY_CODE} %{GEO.COUNTRY_NAME} %{GEO.COUNTRY_CONTINENT} %{GEO.REGION} %{GEO.CITY} %{GEO.POSTAL_CODE} \
+                  %{GEO.LATITUDE} %{GEO.LONGITUDE} %{GEO.DMA_CODE}";
+    let server = site(
+        &format!(
+            "SecGeoLookupDb @DIR@/geo.mmdb
+             SecRule GEO:COUNTRY_CODE \"@rx .\" \"id:1,phase:1,deny,status:500\"
+             SecRule REQUEST_HEADERS:X-From \"@geoLookup\" \"id:2,phase:1,pass,log,msg:'from {fields}'\"
+             SecRule GEO:COUNTRY_CODE \"@pm BR CN\" \"id:3,phase:1,deny,status:451\"
+             SecRule &GEO \"@eq 0\" \"id:4,phase:1,deny,status:404\"
+             SecRule GEO:/^LATI/ \"@beginsWith 48.85\" \"id:5,phase:2,deny,status:410,chain\"
+             SecRule ARGS:north \"@eq 1\""
+        ),
+        "modsecurity_use_error_log on; location / { root @DIR@/html; }",
+    )
+    .file("geo.mmdb", bytes)
+    .file("html/page", "here")
+    .start();
+    let mut client = server.connect();
+    let mut from =
+        |address: &str, target: &str| client_answer(&mut client, target, &format!("X-From: {address}\r\n")).status;
+    assert_eq!(from("192.0.2.7", "/page"), 200);
+    assert_eq!(from("198.51.100.9", "/page"), 451);
+    assert_eq!(from("203.0.113.1", "/page"), 404, "nothing is known of it, nor left of the request before");
+    assert_eq!(from("a name", "/page"), 404);
+    assert_eq!(from("192.0.2.8", "/page?north=1"), 410);
+    server.wait_for("logs/error.log", "from FR France Europe Ile-de-France Paris 75001 48.850000 2.350000 501");
+}
+
+#[test]
+fn what_a_database_of_places_cannot_do_is_named() {
+    let said = |rules: &str| {
+        let (good, said) = site(rules, "")
+            .file("not.mmdb", "nothing")
+            .file("geo.mmdb", database(&[([10, 0, 0, 0], 8, place("FR", "a", "b"))]))
+            .check();
+        assert!(!good.success(), "{said}");
+        said
+    };
+    let rule =
+        |looks: &str, asks: &str| format!("SecGeoLookupDb @DIR@/geo.mmdb\nSecRule {looks} \"{asks}\" \"id:1,deny\"");
+    let without = said("SecRule REMOTE_ADDR \"@geoLookup\" \"id:1,pass\"");
+    assert!(without.contains("\"@geoLookup\" needs a database: \"SecGeoLookupDb FILE\""), "{without}");
+    assert!(said("SecGeoLookupDb @DIR@/not.mmdb").contains("cannot be used: "));
+    assert!(said("SecGeoLookupDb @DIR@/none.mmdb").contains("cannot be read"));
+    assert!(said(&rule("GEO:COUNTRY_CODE3", "@rx x")).contains("databases of MaxMind's format do not have it"));
+    assert!(said(&rule("GEO:PLANET", "@rx x")).contains("unknown name \"PLANET\" of \"GEO\""));
 }

@@ -99,6 +99,9 @@ fn run(pins: &Path, path: &Path) -> Result<(), String> {
     let mut plan = read(path)?;
     check(&plan)?;
     let mut kernel = Kernel::load(&plan, Some(pins))?;
+    if let Some(text) = kernel.warning.take() {
+        eprintln!("ironweir l4: {text}");
+    }
     fill::apply(&mut kernel.maps, &plan)?;
     attach(&mut kernel, &plan, pins)?;
     println!("balancing {} virtual servers on {}", plan.services.len(), plan.interfaces.join(", "));

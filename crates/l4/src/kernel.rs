@@ -5,9 +5,9 @@ use crate::layout::{
     Addr, Affinity, AffinityKey, Back, BackKey, Counters, Field, Flow, FlowKey, FragmentKey, LEAST_MAX, LINKS, Link,
     QuicKey, RING_SLOTS, Real, RecentKeys, Secret, Service, ServiceKey,
 };
-use crate::links;
 use crate::plan::{Choice, Mode, Plan, REALS_MAX, REALS_ROOM, SERVICES_MAX, SERVICES_ROOM, SOURCES_MAX, VirtualServer};
 use crate::ring::extent;
+use crate::{former, links};
 use aya::maps::{Array, HashMap, Map, MapData, PerCpuArray, RingBuf};
 use aya::programs::links::{FdLink, PinnedLink};
 use aya::programs::xdp::XdpLink;
@@ -174,6 +174,8 @@ pub struct Kernel {
     pub resets: RingBuf<MapData>,
     /// Interfaces that this process has given the program to.
     pub interfaces: BTreeSet<String>,
+    /// What is worth a line in a log: what was pinned was another version's.
+    pub warning: Option<String>,
 }
 
 impl Kernel {
@@ -184,9 +186,11 @@ impl Kernel {
         let sizes = sizes(plan);
         let folder = pins.map(|pins| pins.join(LAYOUT));
         let mut loader = EbpfLoader::new();
+        let mut warning = None;
         if let Some(folder) = &folder {
             make_folder(folder)?;
             let _ = std::fs::remove_file(folder.join(FORMER));
+            warning = take_from_others(folder, &sizes)?;
         }
         for (name, size) in &sizes {
             let pin = folder.as_ref().map(|folder| folder.join(name));
@@ -202,7 +206,7 @@ impl Kernel {
         let maps = Maps::from(|name| ebpf.take_map(name).ok_or_else(|| format!("the program has no map \"{name}\"")))?;
         let resets = ebpf.take_map("resets").ok_or("the program has no map \"resets\"")?;
         let resets = RingBuf::try_from(resets).map_err(|e| chain(&e))?;
-        Ok(Kernel { ebpf, maps, resets, interfaces: BTreeSet::new() })
+        Ok(Kernel { ebpf, maps, resets, interfaces: BTreeSet::new(), warning })
     }
 
     /// Attaches the program to an interface and pins the link, or puts it in the place of the one that is pinned there.
@@ -261,6 +265,29 @@ impl Kernel {
     pub fn program(&mut self) -> Result<&mut Xdp, String> {
         program(&mut self.ebpf, PROGRAM_NAME)
     }
+}
+
+/// Keeps the links that another version has pinned, and not its maps. The answer says so.
+fn take_from_others(folder: &Path, sizes: &[(&'static str, u32)]) -> Result<Option<String>, String> {
+    let names: Vec<&str> = sizes.iter().map(|(name, _)| *name).collect();
+    let pins = folder.parent().unwrap_or(folder);
+    let versions = former::gather(pins, folder, |name| device_of(name).is_some())?;
+    let misshapen = former::forget_misshapen(folder, PROGRAM, &names)?;
+    let why = match (versions.is_empty(), misshapen) {
+        (false, _) => format!("of version {}, this one's is {LAYOUT}", versions.join(", ")),
+        (true, Some(map)) => format!("of another version (\"{map}\" has another size)"),
+        (true, None) => return Ok(None),
+    };
+    Ok(Some(format!(
+        "xdp_pins {}: the maps that were there are {why}: new ones are made, which know no flow that began before; where servers are chosen by hash \
+         (\"maglev\", \"hash\") those go on, others end",
+        pins.display()
+    )))
+}
+
+/// The interface whose link has this pin.
+fn device_of(pin: &str) -> Option<&str> {
+    PREFIXES.iter().find_map(|(prefix, _)| pin.strip_prefix(prefix))
 }
 
 fn is_unknown(e: &aya::programs::ProgramError) -> bool {
@@ -325,7 +352,9 @@ impl Maps {
     pub fn open(pins: &Path) -> Result<Maps, String> {
         let folder = pins.join(LAYOUT);
         if !folder.join("services").exists() {
-            return Err(format!("no balancer has its maps in {}", pins.display()));
+            let others = former::folders(pins, &folder);
+            let whose = if others.is_empty() { "no balancer has" } else { "a balancer of another version has" };
+            return Err(format!("{whose} its maps in {}", pins.display()));
         }
         Maps::from(|name| {
             let path = folder.join(name);
@@ -375,7 +404,7 @@ impl Maps {
     }
 }
 
-fn said(path: &Path, e: &std::io::Error) -> String {
+pub(crate) fn said(path: &Path, e: &std::io::Error) -> String {
     format!("{}: {e}", path.display())
 }
 
@@ -437,6 +466,11 @@ fn unmount(pins: &Path) -> Result<(), String> {
 
 /// Detaches everything that is pinned and forgets it: flows, counters, all.
 pub fn clear(pins: &Path) -> Result<(), String> {
+    let folder = pins.join(LAYOUT);
+    if !former::folders(pins, &folder).is_empty() {
+        std::fs::create_dir_all(&folder).map_err(|e| said(&folder, &e))?;
+        former::gather(pins, &folder, |name| device_of(name).is_some())?;
+    }
     clear_of(pins, |_| true)
 }
 
@@ -447,7 +481,7 @@ pub fn clear_of(pins: &Path, is_meant: impl Fn(&str) -> bool) -> Result<(), Stri
     let entries = std::fs::read_dir(&folder).map_err(|e| format!("{}: {e}", folder.display()))?;
     for entry in entries.flatten() {
         let name = entry.file_name();
-        let device = name.to_str().and_then(|name| PREFIXES.iter().find_map(|(prefix, _)| name.strip_prefix(prefix)));
+        let device = name.to_str().and_then(device_of);
         if device.is_some_and(|device| !is_meant(device)) {
             others = true;
             continue;

@@ -7,6 +7,7 @@
 
 pub mod command;
 pub mod fill;
+mod former;
 pub mod keeper;
 pub mod kernel;
 pub mod layout;

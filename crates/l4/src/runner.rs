@@ -68,7 +68,8 @@ impl Runner {
     /// # Errors
     /// What the kernel, or the plan, refuses.
     pub fn start(setup: Setup) -> Result<Runner, String> {
-        let kernel = Kernel::load(&setup.plan, Some(&setup.pins))?;
+        let mut kernel = Kernel::load(&setup.plan, Some(&setup.pins))?;
+        let warnings = kernel.warning.take().into_iter().collect();
         let mut runner = Runner {
             setup,
             kernel,
@@ -77,7 +78,7 @@ impl Runner {
             attached: BTreeMap::new(),
             counted: HashMap::new(),
             left: HashMap::new(),
-            warnings: Vec::new(),
+            warnings,
             draining: false,
             avoided: Avoided::new(),
         };

@@ -79,6 +79,9 @@ impl Transaction {
                 "secrules_engine": format!("{:?}", self.settings().engine),
                 "components": self.settings().components,
             });
+            if let Some(sensor) = &self.settings().sensor {
+                transaction["producer"]["sensor_id"] = json!(sensor);
+            }
             transaction["messages"] = Value::Array(self.messages());
             if let Some(refused) = self.intervention() {
                 transaction["intervention"] = json!({ "status": refused.status, "rule": refused.rule, "drop": refused.drop, "redirect": refused.redirect });

@@ -1,8 +1,9 @@
 //! Texts with macros: `%{tx.score}` in messages, in what `setvar` sets, in what operators compare with.
 
+use crate::geo;
 use crate::names::Names;
 use crate::select::{Select, Target};
-use crate::variable::{self, Source};
+use crate::variable::{self, Collection, Source};
 
 /// A text whose macros are filled in when it is used.
 #[derive(Clone, Debug)]
@@ -70,6 +71,9 @@ fn reference(name: &[u8], names: &mut Names) -> Result<Target, String> {
         None => (&name[..], None),
     };
     let found = variable::find(variable).ok_or_else(|| format!("unknown variable in macro \"%{{{name}}}\""))?;
+    if let (Source::Values([Collection::Geo]), Some(key)) = (found.source, key) {
+        geo::check_name(key)?;
+    }
     let select = match key {
         None => Select::All,
         Some(key) if found.source == Source::Tx => Select::Slot(names.slot(key.as_bytes())),

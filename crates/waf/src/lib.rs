@@ -21,6 +21,7 @@ mod audit;
 mod body;
 mod expand;
 mod gate;
+mod geo;
 mod keyed;
 pub mod limits;
 mod memo;

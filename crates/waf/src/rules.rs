@@ -168,6 +168,9 @@ impl Builder {
         let (drafts, phases, markers) = arrange(items);
         let mut rules = Vec::new();
         for (at, draft) in drafts.iter().enumerate() {
+            if matches!(draft.operator.kind, Kind::Geo) && loader.settings.geo.is_none() {
+                self.problem(draft, "\"@geoLookup\" needs a database: \"SecGeoLookupDb FILE\"".to_owned());
+            }
             let skip_to = self.skip_to(draft, at, &phases, &markers, &drafts);
             if let Some(rule) = self.rule(draft, &drafts, skip_to, &mut loader.names) {
                 self.needs.push(rule.operator.need());
@@ -270,7 +273,8 @@ impl Builder {
             chain,
             stages: (actions.multi_match && stages.len() > 1).then(|| stages.into()),
             chained: actions.chain,
-            is_plain: draft.operator.parameter().is_none_or(|p| p.constant().is_some()),
+            is_plain: draft.operator.parameter().is_none_or(|p| p.constant().is_some())
+                && !matches!(draft.operator.kind, Kind::Geo),
             is_lenient: false,
             capture: actions.capture,
             sets: actions.sets.clone().into(),

@@ -1,5 +1,6 @@
 //! What a rule set says of the engine itself: `SecRuleEngine`, limits, which bodies are read, what the audit log holds.
 
+use crate::geo::Geo;
 use crate::limits;
 use crate::operator::rx::Rx;
 use crate::transform::UnicodeMap;
@@ -79,6 +80,12 @@ pub struct Settings {
     pub response_types: Vec<Box<str>>,
     /// `SecArgumentSeparator`
     pub separator: u8,
+    /// `SecCookieV0Separator`
+    pub cookie_separator: u8,
+    /// `SecGeoLookupDb`
+    pub(crate) geo: Option<Arc<Geo>>,
+    /// `SecSensorId`: which machine it is, for the audit log.
+    pub sensor: Option<Box<str>>,
     /// `SecAuditEngine`
     pub audit: AuditEngine,
     /// `SecAuditLogParts`
@@ -113,6 +120,9 @@ impl Default for Settings {
             response_body_action: LimitAction::ProcessPartial,
             response_types: vec!["text/plain".into(), "text/html".into()],
             separator: b'&',
+            cookie_separator: b';',
+            geo: None,
+            sensor: None,
             audit: AuditEngine::Off,
             audit_parts: (*b"ABCFHZ").into(),
             audit_status: None,

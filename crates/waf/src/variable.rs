@@ -35,13 +35,20 @@ entries! {
     /// Lists of names and values, which steps of the transaction fill.
     pub(crate) Collection {
         ArgsGet, ArgsPost, RequestHeaders, RequestCookies, ResponseHeaders, Files, FilesSizes, FilesTmpContent,
-        MultipartFilename, MultipartName, MultipartPartHeaders, XmlText, XmlAttributes, Env,
+        MultipartFilename, MultipartName, MultipartPartHeaders, XmlText, XmlAttributes, Env, Geo,
     }
 }
 
 entries! {
     /// Collections that outlive a transaction once `initcol`, `setsid`, `setuid` or `setrsc` has named their record.
     pub Stored { Ip, Global, Session, User, Resource }
+}
+
+impl Collection {
+    /// Rules set values of it while they run, so what it has is not known beforehand.
+    pub(crate) fn is_set_by_rules(self) -> bool {
+        matches!(self, Collection::Env | Collection::Geo)
+    }
 }
 
 impl Stored {
@@ -161,6 +168,7 @@ const TABLE: &[Variable] = &[
     values("FILES_TMP_CONTENT", &[C::FilesTmpContent]),
     made("FULL_REQUEST", Computed::FullRequest),
     made("FULL_REQUEST_LENGTH", Computed::FullRequestLength),
+    values("GEO", &[C::Geo]),
     kept("GLOBAL", Stored::Global),
     made("HIGHEST_SEVERITY", Computed::HighestSeverity),
     one("INBOUND_DATA_ERROR", S::InboundDataError),
@@ -229,6 +237,7 @@ const TABLE: &[Variable] = &[
     one("SERVER_PORT", S::ServerPort),
     kept("SESSION", Stored::Session),
     one("SESSIONID", S::Sessionid),
+    one("STATUS", S::ResponseStatus),
     one("STATUS_LINE", S::StatusLine),
     made("TIME", Computed::Time),
     made("TIME_DAY", Computed::TimeDay),
@@ -250,8 +259,29 @@ const TABLE: &[Variable] = &[
 
 /// Variables that libmodsecurity documents and this engine refuses, with the reason.
 pub(crate) const REFUSED: &[(&str, &str)] = &[
-    ("GEO", "there is no database of countries"),
     ("FILES_TMPNAMES", "uploads are not written to disk"),
+    ("PERF_ALL", "what rules cost is not measured"),
+    ("PERF_COMBINED", "what rules cost is not measured"),
+    ("PERF_GC", "what rules cost is not measured"),
+    ("PERF_LOGGING", "what rules cost is not measured"),
+    ("PERF_PHASE1", "what rules cost is not measured"),
+    ("PERF_PHASE2", "what rules cost is not measured"),
+    ("PERF_PHASE3", "what rules cost is not measured"),
+    ("PERF_PHASE4", "what rules cost is not measured"),
+    ("PERF_PHASE5", "what rules cost is not measured"),
+    ("PERF_RULES", "what rules cost is not measured"),
+    ("PERF_SREAD", "what rules cost is not measured"),
+    ("PERF_SWRITE", "what rules cost is not measured"),
+    ("SCRIPT_BASENAME", "requests are judged before it is known what answers them"),
+    ("SCRIPT_FILENAME", "requests are judged before it is known what answers them"),
+    ("SCRIPT_GID", "requests are judged before it is known what answers them"),
+    ("SCRIPT_GROUPNAME", "requests are judged before it is known what answers them"),
+    ("SCRIPT_MODE", "requests are judged before it is known what answers them"),
+    ("SCRIPT_UID", "requests are judged before it is known what answers them"),
+    ("SCRIPT_USERNAME", "requests are judged before it is known what answers them"),
+    ("STREAM_INPUT_BODY", "bodies are not rewritten"),
+    ("STREAM_OUTPUT_BODY", "bodies are not rewritten"),
+    ("USERAGENT_IP", "it is none of libmodsecurity's: REMOTE_ADDR is the client that \"real_ip_header\" names"),
     ("WEBSERVER_ERROR_LOG", "the server's error log is not read back"),
     ("REQUEST_FILENAME_RAW", "it is none of libmodsecurity's"),
 ];

@@ -151,9 +151,8 @@ fn is_known_by_values(rule: &Rule) -> bool {
     let from_outside = |target: &Target| match target.source {
         _ if target.count => false,
         Source::Single(_) => true,
-        // Rules set values of `ENV` while they run.
         Source::Values(lists) | Source::Names(lists) => {
-            !lists.contains(&Collection::Env) && matches!(target.select, Select::All | Select::Name(_))
+            !lists.iter().any(|list| list.is_set_by_rules()) && matches!(target.select, Select::All | Select::Name(_))
         }
         _ => false,
     };

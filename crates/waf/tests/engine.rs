@@ -758,3 +758,43 @@ fn the_user_of_basic_authentication_is_a_variable() {
     assert_eq!(of("Basic"), None);
     assert_eq!(of("Basic YW5u"), None);
 }
+
+#[test]
+fn directives_that_are_documented_mean_something_or_are_refused_with_the_reason() {
+    let problem = |text: &str| {
+        let loaded = Rules::load(&[Source { name: "test.conf", text: text.as_bytes() }], &Bundle::default());
+        loaded.err().map(|problems| problems[0].to_string()).unwrap_or_default()
+    };
+    for (text, why) in [
+        ("SecConnEngine On", "limit_conn"),
+        ("SecReadStateLimit 5", "client_header_min_rate"),
+        ("SecWriteStateLimit 5", "send_min_rate"),
+        ("SecGuardianLog |/bin/x", "no program is started"),
+        ("SecTmpSaveUploadedFiles On", "uploads are not written to disk"),
+        ("SecTmpSaveUploadedFiles maybe", "invalid value"),
+        ("SecCookieFormat 1", "version 0"),
+        ("SecCookieV0Separator ab", "invalid value"),
+        ("SecHashEngine On", "links are not signed"),
+        ("SecRulePerfTime 1000", "not measured"),
+        ("SecRule PERF_RULES \"@gt 1\" \"id:1,deny\"", "not measured"),
+        ("SecRule STREAM_INPUT_BODY \"x\" \"id:1,deny\"", "not rewritten"),
+    ] {
+        let said = problem(text);
+        assert!(said.contains(why) && said.contains("test.conf:1"), "{text}: {said}");
+    }
+    for text in ["SecTmpSaveUploadedFiles Off", "SecCookieFormat 0", "SecSensorId edge-7"] {
+        assert_eq!(problem(text), "");
+    }
+    let rules = rules(
+        "SecCookieV0Separator ,
+         SecSensorId edge-7
+         SecAuditEngine On
+         SecRule REQUEST_COOKIES:b \"@streq 2; c\" \"id:1,phase:1,pass,log\"
+         SecRule STATUS \"@eq 404\" \"id:2,phase:5,pass,log\"",
+    );
+    let mut t = Ask { uri: "/", headers: &[("Host", "a"), ("Cookie", "a=1, b=2; c")], ..Ask::default() }.run(&rules);
+    t.response_headers(404, b"HTTP/1.1", [(&b"Server"[..], &b"x"[..])]);
+    t.logging(404);
+    assert_eq!(ids(&t), [1, 2]);
+    assert!(t.audit_line("test").contains("\"sensor_id\":\"edge-7\""), "{}", t.audit_line("test"));
+}

@@ -57,6 +57,8 @@ pub(crate) enum Kind {
     Utf8,
     /// `@verifyCC` and the like: what the expression finds and the sum confirms.
     Verify(Verify, Arc<Rx>),
+    /// `@geoLookup`, which the transaction answers: it has the rule set's database, and sets `GEO`.
+    Geo,
 }
 
 /// How numbers compare.
@@ -97,7 +99,6 @@ const REFUSED: &[(&str, &str)] = &[
     ("rbl", "a request never waits for a name server"),
     ("inspectFile", "no program is started for a request"),
     ("fuzzyHash", "there is no ssdeep here"),
-    ("geoLookup", "there is no database of countries"),
     ("gsbLookup", "there is no Google Safe Browsing database"),
     ("rsub", "answers are not rewritten"),
     ("validateDTD", "no schema is loaded"),
@@ -158,7 +159,7 @@ impl Operator {
                 spans[0] = Some((0, value.len() as u32));
                 true
             }
-            Kind::Never => false,
+            Kind::Never | Kind::Geo => false,
             Kind::Rx(rx, false) => return rx.search(value, 0, scratch, spans),
             Kind::Rx(rx, true) => return rx.search_all(value, scratch, spans),
             Kind::RxOf(_) => {
@@ -280,6 +281,8 @@ fn kind(name: &str, text: &[u8], names: &mut Names, files: &mut dyn Phrases) -> 
         "lt" => Kind::Number(Order::Lt, Text::parse(text, names)?),
         "unconditionalmatch" => Kind::Always,
         "nomatch" => Kind::Never,
+        "geolookup" if text.is_empty() => Kind::Geo,
+        "geolookup" => return Err("\"@geoLookup\" takes no parameter".to_owned()),
         "rx" => expression(text, false, names)?,
         "rxglobal" => expression(text, true, names)?,
         "pm" => Kind::Pm(Arc::new(Pm::words(text)?)),

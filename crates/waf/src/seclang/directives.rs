@@ -3,6 +3,7 @@
 use super::ctl::{audit_engine, engine, on_off, xml_arguments};
 use super::lexer::Statement;
 use super::load::Reader;
+use crate::geo::Geo;
 use crate::limits::{MAX_BODY_BYTES, MAX_JSON_DEPTH, MAX_VALUES};
 use crate::operator::Phrases;
 use crate::operator::rx::Rx;
@@ -30,7 +31,6 @@ const WITHOUT_EFFECT: &[(&str, &str)] = &[
     ("secdebuglog", "there is no debug log"),
     ("secdebugloglevel", "there is no debug log"),
     ("secstatusengine", "nothing is reported to anyone"),
-    ("seccookieformat", "cookies are read as version 0"),
     ("secserversignature", "the server's name is the server's matter"),
 ];
 
@@ -39,11 +39,35 @@ const REFUSED: &[(&str, &str)] = &[
     ("secrulescript", "no scripts are run"),
     ("secremoterules", "rules are read from files"),
     ("secremoterulesfailaction", "rules are read from files"),
-    ("secgeolookupdb", "there is no database of countries"),
     ("secgsblookupdb", "there is no Google Safe Browsing database"),
     ("sechttpblkey", "a request never waits for a name server"),
     ("secxmlexternalentity", "external entities are never loaded"),
     ("seccontentinjection", "answers are not rewritten"),
+    ("secstreaminbodyinspection", "bodies are not rewritten"),
+    ("secstreamoutbodyinspection", "bodies are not rewritten"),
+    ("secdisablebackendcompression", "set proxy_set_header Accept-Encoding \"\""),
+    ("secconnengine", "connections are limited by \"limit_conn\" and by \"guard\""),
+    (
+        "secconnreadstatelimit",
+        "slow clients are limited by \"client_header_min_rate\" and \"slow_connections_per_address\"",
+    ),
+    ("secconnwritestatelimit", "slow clients are limited by \"send_min_rate\" and \"slow_connections_per_address\""),
+    (
+        "secreadstatelimit",
+        "slow clients are limited by \"client_header_min_rate\" and \"slow_connections_per_address\"",
+    ),
+    ("secwritestatelimit", "slow clients are limited by \"send_min_rate\" and \"slow_connections_per_address\""),
+    ("secguardianlog", "no program is started for a request"),
+    ("secinterceptonerror", "a request that cannot be judged is refused with 500"),
+    ("secruleperftime", "what rules cost is not measured"),
+    ("secruleinheritance", "a level has the rules of the levels around it"),
+    ("seccachetransformations", "each transformation is done once, always"),
+    ("secchrootdir", "the server does not change its root"),
+    ("sechashengine", "links are not signed"),
+    ("sechashkey", "links are not signed"),
+    ("sechashparam", "links are not signed"),
+    ("sechashmethodrx", "links are not signed"),
+    ("sechashmethodpm", "links are not signed"),
 ];
 
 /// Applies a directive. Some: it was read and has no effect, and why.
@@ -93,6 +117,28 @@ pub(super) fn apply(settings: &mut Settings, s: &Statement, files: &mut Reader<'
             [byte] => settings.separator = *byte,
             _ => return Err(invalid()),
         },
+        "seccookiev0separator" => match first.as_bytes() {
+            [byte] if *byte != b'=' => settings.cookie_separator = *byte,
+            _ => return Err(invalid()),
+        },
+        // They are read as version 0; libmodsecurity refuses the other one as well.
+        "seccookieformat" => match first.as_str() {
+            "0" => {}
+            "1" => return Err("\"SecCookieFormat 1\" is not supported: cookies are read as version 0".to_owned()),
+            _ => return Err(invalid()),
+        },
+        "sectmpsaveuploadedfiles" => {
+            if on_off(first).ok_or_else(invalid)? {
+                return Err(
+                    "\"SecTmpSaveUploadedFiles On\" is not supported: uploads are not written to disk".to_owned()
+                );
+            }
+        }
+        "secsensorid" => settings.sensor = Some(first.as_str().into()),
+        "secgeolookupdb" => {
+            let geo = files.read(first).and_then(Geo::open);
+            settings.geo = Some(geo.map_err(|e| format!("database \"{first}\" cannot be used: {e}"))?);
+        }
         "secauditengine" => settings.audit = audit_engine(first).ok_or_else(invalid)?,
         "secauditlogparts" => {
             if !first.bytes().all(|b| b.is_ascii_uppercase()) {

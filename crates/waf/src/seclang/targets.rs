@@ -1,5 +1,6 @@
 //! A rule's list of variables: `ARGS|!ARGS:password|&TX:score|REQUEST_COOKIES:/^s/`.
 
+use crate::geo;
 use crate::names::Names;
 use crate::operator::rx::Rx;
 use crate::select::{Exclusion, Select, Target};
@@ -96,6 +97,12 @@ fn one(text: &str, names: &mut Names) -> Result<(&'static str, Source, Select), 
         };
         return Ok((found.label, source, Select::All));
     }
+    if let (Source::Values([Collection::Geo]), Some(key)) = (found.source, key)
+        && !key.is_empty()
+        && !key.starts_with('/')
+    {
+        geo::check_name(key)?;
+    }
     let select = match key {
         None | Some("") => Select::All,
         Some(_) if !found.has_names() => return Err(format!("variable \"{name}\" has no names to choose by")),
@@ -130,7 +137,8 @@ mod tests {
     #[test]
     fn unknown_ones_are_refused() {
         assert_eq!(parse("NOTHING").unwrap_err(), "unknown variable \"NOTHING\"");
-        assert!(parse("GEO:country").unwrap_err().contains("not supported"));
+        assert!(parse("GEO:country").unwrap_err().contains("unknown name"));
+        assert!(parse("GEO:COUNTRY_CODE3").unwrap_err().contains("not supported"));
         assert!(parse("REMOTE_ADDR:x").unwrap_err().contains("no names"));
         assert!(parse("XML:/a/b").unwrap_err().contains("XPath"));
         assert!(parse("ARGS:/(/").is_err());

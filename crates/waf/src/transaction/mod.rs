@@ -394,11 +394,11 @@ impl Transaction {
         let list = &mut self.lists[collection as usize];
         if list.len() < crate::limits::MAX_VALUES {
             list.push(Item { name, value });
-            self.is_stale |= collection != Collection::Env;
+            self.is_stale |= !collection.is_set_by_rules();
         } else {
             let one = self.texts.add_number(1);
             self.set(Single::InboundDataError, one);
-            if !matches!(collection, Collection::ResponseHeaders | Collection::Env) {
+            if !matches!(collection, Collection::ResponseHeaders | Collection::Env | Collection::Geo) {
                 self.unseen = Some("there are too many values of one kind in the request");
             }
         }

@@ -137,7 +137,8 @@ impl Transaction {
 
     /// `a=b; c=d`, neither decoded: RFC 6265 section 5.4.
     fn cookies(&mut self, value: &[u8]) {
-        for pair in value.split(|b| *b == b';') {
+        let separator = self.rules.settings.cookie_separator;
+        for pair in value.split(|b| *b == separator) {
             let pair = pair.trim_ascii_start();
             if pair.is_empty() {
                 continue;

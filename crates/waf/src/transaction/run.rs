@@ -13,6 +13,9 @@ use crate::texts::{EMPTY, NONE, TextId};
 use crate::variable::{Collection, Single, Source};
 use crate::watchers::has;
 
+/// Collections that rules set values of while they run, a bit for each.
+const SET_BY_RULES: u16 = 1 << Collection::Env as u16 | 1 << Collection::Geo as u16;
+
 impl Transaction {
     /// Runs the rules of a phase, once.
     pub(super) fn phase(&mut self, phase: usize) {
@@ -31,9 +34,9 @@ impl Transaction {
         self.switches.allow = None;
         let rules = self.rules.clone();
         let list = &rules.phases[phase];
-        // Rules set no values of collections but of `ENV`, which counts as filled.
+        // Those that rules set values of count as filled.
         let filled = self.lists.iter().enumerate().filter(|(_, list)| !list.is_empty());
-        let filled = filled.fold(1_u16 << Collection::Env as u16, |bits, (at, _)| bits | 1 << at);
+        let filled = filled.fold(SET_BY_RULES, |bits, (at, _)| bits | 1 << at);
         let side = side(phase as u8);
         self.is_stale |= self.open_side != side;
         let mut at = 0;
@@ -322,8 +325,10 @@ impl Transaction {
             return false;
         }
         let mut spans = NO_SPANS;
+        let located = matches!(rule.operator.kind, Kind::Geo) && self.locate(rules, text);
         let scratch = self.scratch.get_or_insert_with(|| rules.scratch());
-        let found = rule.operator.test(self.texts.get(text), parameter, scratch, &mut spans);
+        let found =
+            if located { Found::Yes } else { rule.operator.test(self.texts.get(text), parameter, scratch, &mut spans) };
         scratch.exhausted += u32::from(found == Found::Exhausted);
         if scratch.slow > MAX_SLOW || scratch.exhausted > MAX_EXHAUSTED {
             self.too_expensive();
@@ -364,6 +369,18 @@ impl Transaction {
             self.matching.push(matched);
         }
         self.set_vars(rule);
+        true
+    }
+
+    /// Puts what is known of an address into `GEO`. Whether something is.
+    fn locate(&mut self, rules: &Rules, address: TextId) -> bool {
+        let Some(geo) = &rules.settings.geo else { return false };
+        let Some(fields) = geo.look_up(self.texts.get(address)) else { return false };
+        self.lists[Collection::Geo as usize].clear();
+        for (name, value) in fields {
+            let (name, value) = (self.texts.add(name.as_bytes()), self.texts.add(value.as_bytes()));
+            self.push(Collection::Geo, name, value);
+        }
         true
     }
 

@@ -3,6 +3,7 @@
 use super::{Matched, Now, Transaction};
 use crate::expand::{Part, Text};
 use crate::names::CAPTURES;
+use crate::operator::Kind;
 use crate::rule::{Change, Disruptive, PHASES, Rule, VarPlace};
 use crate::rules::Rules;
 use crate::select::{Select, Target};
@@ -135,6 +136,10 @@ fn writes(rule: &Rule, slots: &[u32]) -> bool {
 
 /// Notes the slots that a rule's answer rests on. None: on other things as well.
 fn looks_at(rule: &Rule, slots: &mut Vec<u32>) -> Option<()> {
+    // It sets `GEO`.
+    if matches!(rule.operator.kind, Kind::Geo) {
+        return None;
+    }
     for target in &rule.targets {
         slots.push(slot(target)?);
     }
