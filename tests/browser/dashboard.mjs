@@ -99,6 +99,12 @@ const steps = {
       rows,
     };
   },
+  // Once the sentence no longer has a text: a machine may have other troubles.
+  async over(...words) {
+    const text = words.join(" ");
+    await page.waitForFunction((t) => { const e = document.querySelector("#why .finding"); return e && !e.textContent.includes(t); }, text);
+    return { sentence: await page.locator("#why .finding").innerText(), seen: (await page.locator("#why .findings").allInnerTexts()).join(" ") };
+  },
   async text(section) {
     return { text: (await page.locator(`#${section}`).innerText()).replaceAll("\n", " ") };
   },

@@ -3,7 +3,7 @@
 //!
 //! A thread with time to spare sleeps after nearly each event; one that is busy finds the next events there already. What sleeping and waking
 //! costs it is not in the way of more requests, so it is not counted as used. The interrupts that wake it are on its CPU's bill and not on its own: as much
-//! again at most (measured 3 us for each wake-up, perf/notes/2026-11-26-doctor.md).
+//! again at most (measured 3 to 4 us for each wake-up, perf/notes/2026-11-26-doctor.md).
 
 use crate::facts::Facts;
 use crate::serving::Serving;

@@ -501,7 +501,7 @@ impl Count {
     }
 
     fn all_destinations(self) -> Vec<Destination> {
-        let mut ways = self.ways.into_iter().collect();
+        let mut ways: Vec<(Way, Destination)> = self.ways.into_iter().collect();
         sort(&mut ways);
         ways.into_iter().map(named).collect()
     }
@@ -510,7 +510,7 @@ impl Count {
         for listener in &mut self.listeners {
             listener.connections = self.by_port[usize::from(listener.port)];
         }
-        let mut destinations = std::mem::take(&mut self.ways).into_iter().collect();
+        let mut destinations: Vec<(Way, Destination)> = std::mem::take(&mut self.ways).into_iter().collect();
         sort(&mut destinations);
         destinations.truncate(KEPT_DESTINATIONS);
         let mut tcp = BTreeMap::new();
@@ -531,7 +531,7 @@ impl Count {
 }
 
 /// Most first.
-fn sort(ways: &mut Vec<(Way, Destination)>) {
+fn sort(ways: &mut [(Way, Destination)]) {
     ways.sort_by(|a, b| b.1.total.cmp(&a.1.total).then(a.0.to.cmp(&b.0.to)).then(a.0.port.cmp(&b.0.port)));
 }
 
