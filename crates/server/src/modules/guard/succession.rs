@@ -10,9 +10,10 @@ use zeroize::Zeroizing;
 /// The kind of zones that these are.
 pub const ZONE: &[u8] = b"guard";
 
-/// Their names: rows of bans, the key, rows of attacks.
-const BANNED: &[u8] = b"bans";
+/// The name of the one that has the key of cookies, a secret.
 pub const KEY: &[u8] = b"key";
+/// The names of those that have rows of bans, and of attacks.
+const BANNED: &[u8] = b"bans";
 const ATTACKS: &[u8] = b"attacks";
 
 /// Bytes of rows in a frame, about.
