@@ -550,21 +550,17 @@ fn an_address_is_looked_up_in_a_database_of_places() {
     ]);
     let fields = "%{GEO.COUNTRY_CODE} %{GEO.COUNTRY_NAME} %{GEO.COUNTRY_CONTINENT} %{GEO.REGION} %{GEO.CITY} %{GEO.POSTAL_CODE} \
                   %{GEO.LATITUDE} %{GEO.LONGITUDE} %{GEO.DMA_CODE}";
-    let server = site(
-        &format!(
-            "SecGeoLookupDb @DIR@/geo.mmdb
-             SecRule GEO:COUNTRY_CODE \"@rx .\" \"id:1,phase:1,deny,status:500\"
-             SecRule REQUEST_HEADERS:X-From \"@geoLookup\" \"id:2,phase:1,pass,log,msg:'from {fields}'\"
-             SecRule GEO:COUNTRY_CODE \"@pm BR CN\" \"id:3,phase:1,deny,status:451\"
-             SecRule &GEO \"@eq 0\" \"id:4,phase:1,deny,status:404\"
-             SecRule GEO:/^LATI/ \"@beginsWith 48.85\" \"id:5,phase:2,deny,status:410,chain\"
-             SecRule ARGS:north \"@eq 1\""
-        ),
-        "modsecurity_use_error_log on; location / { root @DIR@/html; }",
-    )
-    .file("geo.mmdb", bytes)
-    .file("html/page", "here")
-    .start();
+    let rules = format!(
+        "SecGeoLookupDb geo.mmdb
+         SecRule GEO:COUNTRY_CODE \"@rx .\" \"id:1,phase:1,deny,status:500\"
+         SecRule REQUEST_HEADERS:X-From \"@geoLookup\" \"id:2,phase:1,pass,log,msg:'from {fields}'\"
+         SecRule GEO:COUNTRY_CODE \"@pm BR CN\" \"id:3,phase:1,deny,status:451\"
+         SecRule &GEO \"@eq 0\" \"id:4,phase:1,deny,status:404\"
+         SecRule GEO:/^LATI/ \"@beginsWith 48.85\" \"id:5,phase:2,deny,status:410,chain\"
+         SecRule ARGS:north \"@eq 1\""
+    );
+    let more = "modsecurity_rules_file geo.conf; modsecurity_use_error_log on; location / { root @DIR@/html; }";
+    let server = site("", more).file("geo.conf", rules).file("geo.mmdb", bytes).file("html/page", "here").start();
     let mut client = server.connect();
     let mut from =
         |address: &str, target: &str| client_answer(&mut client, target, &format!("X-From: {address}\r\n")).status;

@@ -162,7 +162,7 @@ fn an_address_has_so_many_places_for_slow_requests() {
     assert!(wait(|| server.get("/api/9/ironweir/shed").text().contains("\"slow_clients\":4")), "who leaves makes room");
 }
 
-/// Connections that say nothing at all were no slow ones, and half a head of HTTP/2 gave its place back without an end.
+/// Connections that say nothing at all were no slow ones, nor those that say HTTP/2's preface only, and half a head of HTTP/2 gave its place back without an end.
 #[test]
 fn silence_and_half_heads_of_http2_take_places_too() {
     let server = Site::server(
@@ -172,8 +172,9 @@ fn silence_and_half_heads_of_http2_take_places_too() {
     .start();
     let block = [0x82, 0x86, 0x84, 0x41, 1, b'a'];
     let frame = [&[0, 0, block.len() as u8, 1, 0, 0, 0, 0, 1][..], &block].concat();
-    let half = [&b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"[..], &frame].concat();
-    for (last, said) in [(9, &b""[..]), (10, &half[..])] {
+    let preface = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
+    let half = [&preface[..], &frame].concat();
+    for (last, said) in [(9, &b""[..]), (10, &half[..]), (11, &preface[..])] {
         let open = |_| {
             let mut stream = connect_from(Ipv4Addr::new(127, 0, 0, last), server.port);
             stream.write_all(said).unwrap();
@@ -208,6 +209,28 @@ fn silence_and_half_heads_of_http2_take_places_too() {
         assert!(wait(|| server.get("/api/9/ironweir/shed").text().contains("\"slow_clients\":0")));
     }
     assert!(server.error_log().contains("client is too slow while waiting for request"), "{}", server.error_log());
+}
+
+#[test]
+fn connections_of_http3_that_ask_nothing_take_places_too() {
+    let rates = "client_header_min_rate 1k grace=60s; slow_connections_per_address 3;";
+    let server = quic_site("", &format!("{rates} location / {{ return 200 fine; }} location /api {{ api; }}"))
+        .set("THREADS", 1)
+        .start();
+    run(async {
+        let endpoint = quic::endpoint(b"h3");
+        let mut all = Vec::new();
+        for _ in 0..8 {
+            all.push(quic::connect(&endpoint, server.port).await);
+        }
+        let end = Instant::now() + Duration::from_secs(20);
+        let alive = || all.iter().filter(|connection| connection.close_reason().is_none()).count();
+        while alive() > 3 && Instant::now() < end {
+            tokio::time::sleep(Duration::from_millis(50)).await;
+        }
+        assert_eq!(alive(), 3);
+    });
+    assert!(server.error_log().contains("client is too slow"), "{}", server.error_log());
 }
 
 #[test]

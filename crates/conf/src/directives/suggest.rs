@@ -77,6 +77,9 @@ const REFUSED: &[(&str, &str)] = &[
 
 /// Why a directive of nginx's is not built in, where that is meant to stay so.
 pub fn refusal(name: &str) -> Option<&'static str> {
+    if name == "ssl_ech_file" {
+        return Some("the TLS library has no Encrypted Client Hello for servers");
+    }
     let modules = lookup(name.as_bytes()).iter().map(|known| known.module);
     let mut reasons = modules.filter_map(|module| REFUSED.iter().find(|(refused, _)| *refused == module));
     reasons.next().map(|(_, reason)| *reason)

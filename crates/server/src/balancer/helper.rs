@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// Between two reports.
 const REPORT: Duration = Duration::from_millis(500);
+/// Between two tries to listen for real servers' reports: an older binary has the address until it goes.
+const HEAR_AGAIN: Duration = Duration::from_millis(500);
 
 struct Helper {
     link: BalancerLine,
@@ -21,6 +23,8 @@ struct Helper {
     /// Real servers' reports of their accept queues, where they are wanted.
     hearing: Option<Hearing>,
     heard_at: Option<Reports>,
+    /// When that is tried again, where it could not be had.
+    hear_again: Option<Instant>,
     /// Why there is none.
     problem: Option<String>,
     reported: Option<Vec<u8>>,
@@ -31,9 +35,9 @@ struct Helper {
 
 /// Serves until it is told to end, or the master is gone: packets go on then by what is pinned.
 pub fn run(link: BalancerLine) -> i32 {
-    let (runner, hearing, heard_at, problem, reported, draining) = Default::default();
+    let (runner, hearing, heard_at, hear_again, problem, reported, draining) = Default::default();
     let report_at = Instant::now();
-    let mut helper = Helper { link, runner, hearing, heard_at, problem, reported, report_at, draining };
+    let mut helper = Helper { link, runner, hearing, heard_at, hear_again, problem, reported, report_at, draining };
     loop {
         while let Some(order) = helper.link.order() {
             match order {
@@ -66,10 +70,12 @@ impl Helper {
         if self.heard_at != setup.reports {
             self.heard_at.clone_from(&setup.reports);
             // The one before has the address perhaps.
-            self.hearing = None;
-            match setup.reports.as_ref().map(Hearing::open).transpose() {
-                Ok(hearing) => self.hearing = hearing,
-                Err(text) => process_line(Level::Alert, format_args!("accept queues are not heard of: {text}")),
+            (self.hearing, self.hear_again) = (None, None);
+            if let Err(text) = self.open_hearing() {
+                process_line(
+                    Level::Alert,
+                    format_args!("accept queues are not heard of: {text}; it is tried again until it can be had"),
+                );
             }
         }
         self.draining = None;
@@ -78,6 +84,13 @@ impl Helper {
             None => Runner::start(setup).map(|runner| self.runner = Some(runner)),
         };
         self.note(done);
+    }
+
+    fn open_hearing(&mut self) -> Result<(), String> {
+        self.hear_again = Some(Instant::now() + HEAR_AGAIN);
+        self.hearing = self.heard_at.as_ref().map(Hearing::open).transpose()?;
+        self.hear_again = None;
+        Ok(())
     }
 
     fn take_reals(&mut self, bytes: &[u8]) {
@@ -103,6 +116,9 @@ impl Helper {
     }
 
     fn beat(&mut self) {
+        if self.hear_again.is_some_and(|at| Instant::now() >= at) && self.open_hearing().is_ok() {
+            process_line(Level::Notice, format_args!("accept queues are heard of"));
+        }
         let Some(runner) = &mut self.runner else { return self.tell(&Report::default()) };
         let mut done = runner.beat();
         if let Some(hearing) = &mut self.hearing {

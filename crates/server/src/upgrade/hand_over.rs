@@ -128,6 +128,9 @@ fn give(line: &mut Line, threads: &Threads, heirs: u64, gone: &Arc<AtomicU64>, r
         },
         move |frame| late.lock().unwrap_or_else(PoisonError::into_inner).say(&frame, Vec::new()).is_ok(),
     );
+    said?;
+    speaker.lock().unwrap_or_else(PoisonError::into_inner).say_secret(&zones::secret())?;
+    let mut said = Ok(());
     zones::leave(|frame| {
         if said.is_ok() {
             said = say(&frame, Vec::new());

@@ -31,6 +31,10 @@ impl Line {
     /// Says something, and waits until it has left.
     pub(super) fn say(&mut self, bytes: &[u8], files: Vec<Handle>) -> io::Result<()> {
         self.channel.queue(bytes, files);
+        self.say_all()
+    }
+
+    fn say_all(&mut self) -> io::Result<()> {
         let end = Instant::now() + PATIENCE;
         loop {
             self.channel.flush()?;
@@ -43,6 +47,12 @@ impl Line {
             }
             sys::poll_writable(self.channel.as_fd(), left)?;
         }
+    }
+
+    /// Says a secret, of which nothing is left here then.
+    pub(super) fn say_secret(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.channel.queue_secret(bytes);
+        self.say_all()
     }
 
     /// What is said next; none: not in that time.

@@ -16,6 +16,7 @@ use std::io;
 use std::os::fd::OwnedFd;
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc::UnboundedSender;
+use zeroize::Zeroize;
 
 /// Connections wait to be accepted for so long at most: until then channels and zones have to be here.
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -78,7 +79,7 @@ impl Heir {
         let mut end = Some(Instant::now() + PATIENCE);
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
-            let Some(heard) = self.line.hear(left)? else {
+            let Some(mut heard) = self.line.hear(left)? else {
                 end = None;
                 if self.accepts {
                     succession::expect_no_more();
@@ -93,7 +94,13 @@ impl Heir {
             };
             match Frame::read(&heard.bytes).map_err(|e| io::Error::other(e.to_string()))? {
                 Frame::Channels(all) => all.iter().for_each(succession::settle),
-                Frame::Zone(kind, name, rows) => zones::settle(kind, name, rows),
+                Frame::Zone(kind, name, rows) => {
+                    let is_secret = zones::is_secret(kind, name);
+                    zones::settle(kind, name, rows);
+                    if is_secret {
+                        heard.bytes[..].zeroize();
+                    }
+                }
                 Frame::Settled => {
                     self.accept();
                     end = Some(Instant::now() + PATIENCE);

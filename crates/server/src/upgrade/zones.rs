@@ -4,11 +4,22 @@
 use crate::modules::nchan::succession;
 use crate::modules::{guard, keyval_store, limit_req, modsecurity, sticky};
 use crate::upstream::peer;
+use zeroize::Zeroizing;
 
 /// The kind of zones of `limit_req`.
 const LIMIT_REQ: &[u8] = b"limit_req";
 
-/// Says all of it.
+/// What is said first, and in no frame that is left anywhere: the key of guards' cookies.
+pub(super) fn secret() -> Zeroizing<Vec<u8>> {
+    guard::succession::leave_key()
+}
+
+/// Whether a frame is such a one, to be overwritten once it is settled.
+pub(super) fn is_secret(kind: &[u8], name: &[u8]) -> bool {
+    kind == guard::succession::ZONE && name == guard::succession::KEY
+}
+
+/// Says all of the rest.
 pub(super) fn leave(mut say: impl FnMut(Vec<u8>)) {
     limit_req::leave(&mut say);
     sticky::leave(&mut say);

@@ -17,7 +17,9 @@ pub(super) enum Wait {
     Streams,
     /// The client to acknowledge what it was sent, all of it: `send_timeout`, again with each acknowledgement.
     Acknowledgements,
-    /// The first request, or the rest of a head: the same again.
+    /// The first request: the same again.
+    First,
+    /// The rest of a head: the same again.
     Head,
     /// The next request: `keepalive_timeout`.
     Idle,
@@ -35,7 +37,8 @@ impl Driver {
                 () if self.shaking || self.check.is_some() => Wait::Handshake,
                 () if state.streams.values().any(|s| s.owned) => Wait::Streams,
                 () if state.is_sending() => Wait::Acknowledgements,
-                () if self.client.requests.get() == 0 || state.requests() > 0 => Wait::Head,
+                () if state.requests() > 0 => Wait::Head,
+                () if self.client.requests.get() == 0 => Wait::First,
                 () => Wait::Idle,
             }
         };
@@ -47,7 +50,9 @@ impl Driver {
             match wait {
                 Wait::Streams | Wait::Farewell => self.patience.clear(),
                 Wait::Acknowledgements => self.patience.set(*self.settings(&snapshot).send_timeout),
-                Wait::Handshake | Wait::Head => self.patience.set(*server.conf.core.client_header_timeout),
+                Wait::Handshake | Wait::First | Wait::Head => {
+                    self.patience.set(*server.conf.core.client_header_timeout)
+                }
                 Wait::Idle => self.patience.set(*self.settings(&snapshot).keepalive_timeout),
             }
         }
@@ -82,20 +87,24 @@ impl Driver {
 
     /// Whether what is waited for comes, or goes, too slowly.
     fn is_too_slow(&mut self, wait: Wait, cx: &mut Context<'_>) -> bool {
-        let is_head = wait == Wait::Head && self.session.state.borrow().requests() > 0;
-        if !is_head && wait != Wait::Acknowledgements {
+        if !matches!(wait, Wait::First | Wait::Head | Wait::Acknowledgements) {
             self.watch = None;
             return false;
         }
+        let is_head = wait == Wait::Head;
         if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
             let snapshot = crate::worker::snapshot_for(&self.client);
             let conf = &snapshot.location(snapshot.server(default_server(&snapshot, &self.client)).root).conf.slow;
-            let rule = if is_head { *conf.client_header_min_rate } else { *conf.send_min_rate };
-            self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
+            let watch = match wait {
+                Wait::First => Watch::of_silence(*conf.client_header_min_rate, conf.places()),
+                Wait::Head => Watch::new(*conf.client_header_min_rate, conf.places()),
+                _ => Watch::new(*conf.send_min_rate, conf.places()),
+            };
+            self.watch = watch.map(|watch| (wait, watch));
         }
         let Some((_, watch)) = &mut self.watch else { return false };
         let session = &self.session;
-        watch.poll(&self.client, cx, || session.moved(is_head)).is_ready()
+        watch.poll(&self.client, cx, || if wait == Wait::First { 0 } else { session.moved(is_head) }).is_ready()
     }
 
     /// Whether the connection could make room for another (`connection::reuse`).
@@ -105,7 +114,7 @@ impl Driver {
             Wait::Streams if !self.is_unread() => return self.client.works(),
             Wait::Farewell => return self.client.works(),
             // It has not said anything yet.
-            Wait::Head if self.session.state.borrow().requests() == 0 => return self.client.rests(),
+            Wait::First => return self.client.rests(),
             Wait::Handshake | Wait::Streams | Wait::Acknowledgements | Wait::Head => {}
         }
         let stats = self.session.state.borrow().quic.stats();

@@ -5,13 +5,15 @@ use super::challenge;
 use super::state::{self, BANS, MAX_BANS};
 use heir::{Frame, Reader, Writer};
 use runtime::clock;
+use zeroize::Zeroizing;
 
 /// The kind of zones that these are.
 pub const ZONE: &[u8] = b"guard";
 
-/// Their names: rows of bans, the key, rows of attacks.
+/// The name of the one that has the key of cookies, a secret.
+pub const KEY: &[u8] = b"key";
+/// The names of those that have rows of bans, and of attacks.
 const BANNED: &[u8] = b"bans";
-const KEY: &[u8] = b"key";
 const ATTACKS: &[u8] = b"attacks";
 
 /// Bytes of rows in a frame, about.
@@ -21,17 +23,20 @@ const MAX_REASON: usize = 4096;
 /// An attack is believed to last no longer than this, ms: `for=` of a day.
 const MAX_ATTACK_MS: u64 = 86_400_000;
 
-/// Says all of it.
+/// The key's frame, which is said before all others, since it is asked for with the first request. Nothing of it is to be left but the key itself.
+pub fn leave_key() -> Zeroizing<Vec<u8>> {
+    let mut rows = Writer::with_room(&[], challenge::own_key().len() + 1);
+    rows.bytes(challenge::own_key());
+    Zeroizing::new(Frame::Zone(ZONE, KEY, &Zeroizing::new(rows.done())).write())
+}
+
+/// Says all of the rest.
 pub fn leave(say: &mut dyn FnMut(Vec<u8>)) {
     let mut frame = |name: &[u8], rows: Writer| {
         if !rows.is_empty() {
             say(Frame::Zone(ZONE, name, &rows.done()).write());
         }
     };
-    // First, since it is asked for with the first request.
-    let mut key = Writer::default();
-    key.bytes(challenge::own_key());
-    frame(KEY, key);
     let mut rows = Writer::default();
     for (subject, ban) in BANS.all(clock::wall_ms()) {
         rows.bytes(&subject.to_be_bytes());

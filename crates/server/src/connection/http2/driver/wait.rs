@@ -152,14 +152,16 @@ impl Driver {
     /// Whether what is waited for comes, or goes, too slowly. How a client takes answers is judged over all of them.
     fn is_too_slow(&mut self, wait: Wait, cx: &mut Context<'_>) -> bool {
         match wait {
-            Wait::Head | Wait::Write => {}
+            Wait::First | Wait::Head | Wait::Write => {}
             Wait::Streams => {
+                // Who has asked something is silent no more.
+                self.watch = self.watch.take().filter(|(of, _)| *of != Wait::First);
                 if let Some((_, watch)) = &mut self.watch {
                     watch.pause();
                 }
                 return false;
             }
-            Wait::First | Wait::Ready | Wait::Idle => {
+            Wait::Ready | Wait::Idle => {
                 self.watch = None;
                 return false;
             }
@@ -167,11 +169,19 @@ impl Driver {
         if self.watch.as_ref().is_none_or(|(of, _)| *of != wait) {
             let snapshot = crate::worker::snapshot();
             let conf = &snapshot.location(default_server(&snapshot, &self.client).1).conf.slow;
-            let rule = if wait == Wait::Head { *conf.client_header_min_rate } else { *conf.send_min_rate };
-            self.watch = Watch::new(rule, conf.places()).map(|watch| (wait, watch));
+            let watch = match wait {
+                // What a preface and settings are made of asks for nothing.
+                Wait::First => Watch::of_silence(*conf.client_header_min_rate, conf.places()),
+                Wait::Head => Watch::new(*conf.client_header_min_rate, conf.places()),
+                _ => Watch::new(*conf.send_min_rate, conf.places()),
+            };
+            self.watch = watch.map(|watch| (wait, watch));
         }
-        let Some((_, watch)) = &mut self.watch else { return false };
-        watch.poll(&self.client, cx, || self.client.progress().unwrap_or_default()).is_ready()
+        let Some((of, watch)) = &mut self.watch else { return false };
+        let is_silent = *of == Wait::First;
+        watch
+            .poll(&self.client, cx, || if is_silent { 0 } else { self.client.progress().unwrap_or_default() })
+            .is_ready()
     }
 
     fn time_out(&mut self, wait: Wait) -> Option<Poll<End>> {
@@ -203,6 +213,10 @@ impl Driver {
                     state.wire.goaway(ErrorCode::ENHANCE_YOUR_CALM);
                     self.too_slow = true;
                 }
+            }
+            Wait::First if why == TOO_SLOW => {
+                state.wire.goaway(ErrorCode::ENHANCE_YOUR_CALM);
+                self.too_slow = true;
             }
             Wait::First => state.wire.goaway(ErrorCode::PROTOCOL_ERROR),
             Wait::Idle => state.wire.goaway(ErrorCode::NO_ERROR),
