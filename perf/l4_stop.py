@@ -155,8 +155,9 @@ def measure(options, folder, client, what):
 
 
 def forwarded(options, folder, client):
-    """Packets that the program has sent to real servers, after some connects. Until it is there the ordinary proxy serves."""
-    subprocess.run(inside("client", client, SERVICE, PORT, 100, 0.1, 0, 0), stdout=subprocess.DEVNULL, check=False)
+    """Packets that the program has sent to real servers, after some connects. Until it is there the ordinary proxy serves. Each address
+    connects, since the first answer to one whose link address is not known yet is lost."""
+    subprocess.run(inside("client", client, SERVICE, PORT, 100, 0.2, 0, 0, *SOURCES), stdout=subprocess.DEVNULL, check=False)
     words = inside("balancer", options.ironweir.resolve(), "l4", "--pins", folder / "pins", "--stats")
     text = subprocess.run(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, check=False).stdout
     return next((int(line.split()[1]) for line in text.splitlines() if line.startswith("forwarded ")), 0)
