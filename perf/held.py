@@ -3,11 +3,13 @@
 
 One channel, many WebSocket subscribers (held by `ironweir stress --hold`), messages at a rate: CPU time of the server for each message
 that it delivers, the time until the first and the last of some watched subscribers have one, and memory for each subscriber. The server is on one
-processor, all else on another. The servers take turns, `--rounds` times. See perf/notes.
+processor, all else on another. The servers take turns, `--rounds` times. `--channels N`: N channels with one subscriber each instead, messages to them in
+turn (nchan gets as many workers as its descriptors take, on the same processor). See perf/notes.
 """
 import argparse
 import http.client
 import json
+import math
 import os
 import pathlib
 import resource
@@ -28,12 +30,21 @@ UPGRADE = ("GET /sub HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Up
 KINDS = {"websocket": UPGRADE, "eventsource": "GET /sub HTTP/1.1\r\nHost: a\r\nAccept: text/event-stream\r\n\r\n",
          "longpoll": "GET /sub HTTP/1.1\r\nHost: a\r\n\r\n"}
 CONFIGURATION = """
-daemon off; worker_processes 1; worker_rlimit_nofile 20000; pid {dir}/pid; error_log {dir}/error.log warn; {load}
+daemon off; worker_processes {workers}; worker_rlimit_nofile 20000; pid {dir}/pid; error_log {dir}/error.log warn; {load}
 events {{ worker_connections 19000; }}
-http {{ access_log {log}; server {{ listen 127.0.0.1:{port};
+http {{ access_log {log}; keepalive_requests 1000000; nchan_shared_memory_size 1024m; server {{ listen 127.0.0.1:{port};
   location /pub {{ nchan_publisher; nchan_channel_id a; }}
-  location /sub {{ nchan_subscriber; nchan_channel_id a; nchan_subscriber_first_message newest; }} }} }}
+  location /sub {{ nchan_subscriber; nchan_channel_id a; nchan_subscriber_first_message newest; }}
+  location /own {{ nchan_subscriber; nchan_channel_id $connection; nchan_subscriber_first_message newest; }}
+  location /to {{ nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 1; }}
+  location /number {{ return 200 $connection; }}
+  location /status {{ nchan_stub_status; }} }} }}
 """
+# Subscribers of one worker of nchan: its descriptors end at 20,000.
+EACH_WORKER = 15_000
+# Messages that are sent before the answers are read; one of them goes to a channel that is watched.
+BATCH = 16
+PORTS = 25_000
 
 
 def main():
@@ -49,7 +60,7 @@ def main():
     rows = {}
     for _ in range(options.rounds):
         for name in options.servers:
-            row = measure(name, options)
+            row = measure_channels(name, options) if options.channels else measure(name, options)
             rows.setdefault(name, []).append(row)
             print(json.dumps({"server": name, **row}), flush=True)
     for name, all_rows in rows.items():
@@ -63,6 +74,7 @@ def parse():
     parser.add_argument("--ironweir", default=str(TARGET / "release/ironweir"))
     parser.add_argument("--servers", nargs="+", default=["nchan", "ironweir"])
     parser.add_argument("--subscribers", type=int, default=10_000)
+    parser.add_argument("--channels", type=int, default=0, help="so many channels with one subscriber each")
     parser.add_argument("--rate", type=float, default=20, help="messages a second")
     parser.add_argument("--seconds", type=float, default=10)
     parser.add_argument("--size", type=int, default=200)
@@ -101,12 +113,97 @@ def measure(name, options):
         shutil.rmtree(directory)
 
 
-def start(name, options):
+def measure_channels(name, options):
+    """The same with a channel for each subscriber: what a message costs, and when it is there."""
+    directory, port, server = start(name, options, -(-options.channels // EACH_WORKER) if name == "nchan" else 1)
+    holder = None
+    try:
+        # Channels are named by the numbers of connections, which follow each other.
+        watched = [(number_of_next(port), subscribe(port, "/own")) for _ in range(options.watched)]
+        before_kb, first = memory_kb(server.pid), number_of_next(port)
+        count = options.channels - options.watched
+        bits = 32 - (-(-count // PORTS) - 1).bit_length()
+        holder = subprocess.Popen(
+            ["taskset", "-c", str(options.load_cpu), options.ironweir, "stress", "--hold", str(count), "--ramp", "2500/s", "-d", "900s", "-t1", "--no-preflight",
+             "--source", f"127.1.0.0/{bits}", f"ws://127.0.0.1:{port}/own"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        wait_for(lambda: all_subscribers(port) >= options.channels, 60 + count / 500)
+        held_kb = memory_kb(server.pid) - before_kb
+        return {"bytes_each": held_kb * 1024 // count, **to_each(port, server.pid, watched, range(first, first + count), options)}
+    finally:
+        for process in (holder, server):
+            if process:
+                process.terminate()
+        server.wait()
+        shutil.rmtree(directory)
+
+
+def number_of_next(port):
+    """The number of the connection that is made next."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/number")
+    return int(connection.getresponse().read()) + 1
+
+
+def all_subscribers(port):
+    """How many all channels have."""
+    connection = http.client.HTTPConnection("127.0.0.1", port)
+    connection.request("GET", "/status")
+    lines = connection.getresponse().read().decode().splitlines()
+    return next(int(line.split()[1]) for line in lines if line.startswith("subscribers:"))
+
+
+def to_each(port, pid, watched, names, options):
+    """A message to one channel after the other, in batches at a rate."""
+    client = socket.create_connection(("127.0.0.1", port))
+    client.settimeout(60)
+    data, delays, heard, late, at = b"x" * options.size, [], 0, 0, 0
+    batches = int(options.rate * options.seconds / BATCH)
+    post = lambda name: b"POST /to?id=%d HTTP/1.1\r\nHost: a\r\nContent-Length: %d\r\n\r\n%s" % (name, len(data), data)
+    # Far apart, as messages of a real day are; the step has no common factor with the count.
+    step = next(s for s in range(len(names) * 5 // 8, len(names)) if math.gcd(s, len(names)) == 1)
+    reader = client.makefile("rb")
+    cpu, began = cpu_seconds(pid), time.monotonic()
+    for number in range(batches):
+        pause = began + number * BATCH / options.rate - time.monotonic()
+        if pause > 0:
+            time.sleep(pause)
+        else:
+            late += 1
+        name, watcher = watched[number % len(watched)]
+        all_names = []
+        for _ in range(BATCH - 1):
+            at = (at + step) % len(names)
+            all_names.append(names[at])
+        all_names.insert(BATCH // 2, name)
+        sent = time.monotonic()
+        client.sendall(b"".join(map(post, all_names)))
+        read_frame(watcher, options.size)
+        delays.append((time.monotonic() - sent) * 1000)
+        heard += sum(answered(reader) == 201 for _ in all_names)
+    settled(pid)
+    user, system = (now - before for now, before in zip(cpu_seconds(pid), cpu))
+    delays.sort()
+    return {"channels": options.channels, "messages": batches * BATCH, "delivered": heard, "us_cpu_each": round((user + system) * 1e6 / max(heard, 1), 2),
+            "us_user_each": round(user * 1e6 / max(heard, 1), 2), "ms_p50": round(delays[len(delays) // 2], 3),
+            "ms_p99": round(delays[int(len(delays) * 0.99)], 3), "late": late}
+
+
+def answered(reader):
+    """The status of the next answer."""
+    status, length = int(reader.readline().split()[1]), 0
+    while (line := reader.readline()) != b"\r\n":
+        if line.lower().startswith(b"content-length:"):
+            length = int(line.split(b":")[1])
+    reader.read(length)
+    return status
+
+
+def start(name, options, workers=1):
     """A server on its processor: its directory, port and process."""
     directory = pathlib.Path(tempfile.mkdtemp(prefix="held-"))
     port = free_port()
     load = f"load_module {NCHAN};" if name == "nchan" else ""
-    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port, load=load, log=options.log))
+    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port, load=load, log=options.log, workers=workers))
     program = options.ironweir if name == "ironweir" else "/usr/sbin/nginx"
     command = ["taskset", "-c", str(options.server_cpu), program, "-p", str(directory), "-c", str(directory / "nginx.conf")]
     server = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -214,11 +311,11 @@ def publish(port, data):
     connection.getresponse().read()
 
 
-def subscribe(port):
+def subscribe(port, target="/sub"):
     """A subscriber whose handshake is done."""
     client = socket.create_connection(("127.0.0.1", port))
     client.settimeout(60)
-    client.sendall(UPGRADE.encode())
+    client.sendall(UPGRADE.replace("/sub", target).encode())
     head = b""
     while not head.endswith(b"\r\n\r\n"):
         head += client.recv(1)

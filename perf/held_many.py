@@ -4,6 +4,9 @@
 The clients are one `ironweir stress --hold`; both sides park what waits (docs/push.md), so that neither needs more descriptors than the process may
 have. Phases: a ramp; some time with heartbeats; a message to one, to a channel of 1,000, to all. Printed: the bill of `/api/9/ironweir/memory`,
 what the machine's memory went to, and how long messages took. Bounded: it ends early when less memory is left than `--keep-gb`, and says so.
+`--kind mqtt`: clients of MQTT, each with a subscription; their CONNECT says twice `--heartbeat` as keep-alive. `--storm`: before the messages the worker process
+is killed (SIGKILL), and as many clients come again at once: how long until all are back, what failed, the most memory that was taken meanwhile, the kernel's
+counts of full accept queues, and what the error log says of them.
 Settings of the kernel that it changes are those of a network namespace of its own; `fs.file-max` is put back. See perf/notes.
 """
 import argparse
@@ -32,7 +35,8 @@ SLABS = ("TCP", "sock_inode_cache", "filp", "dentry", "io_kiocb")
 CONFIGURATION = """
 daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
 events {{ worker_connections 8000; }}
-http {{ access_log off; nchan_shared_memory_size 512m; server {{ listen 127.0.0.1:{port} backlog=65535;
+http {{ access_log off; nchan_shared_memory_size {channels}; server {{ listen 127.0.0.1:{mqtt} mqtt backlog={backlog}; location = /mqtt {{ nchan_mqtt; }} }}
+  server {{ listen 127.0.0.1:{port} backlog={backlog};
   location /pub {{ nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 1; }}
   location /sub {{ nchan_subscriber; nchan_channel_id all; nchan_subscriber_first_message newest; }}
   location /some {{ nchan_subscriber; nchan_channel_id $arg_id; nchan_subscriber_first_message newest; }}
@@ -77,10 +81,12 @@ def parse():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--ironweir", default=str(held.TARGET / "release/ironweir"))
     parser.add_argument("--count", type=int, default=100_000)
-    parser.add_argument("--kind", choices=["websocket", "sse", "longpoll"], default="websocket")
+    parser.add_argument("--kind", choices=["websocket", "sse", "longpoll", "mqtt"], default="websocket")
     parser.add_argument("--ramp", type=int, default=5_000, help="new connections a second")
     parser.add_argument("--heartbeat", default="", help="between two pings of a client, such as 60s")
     parser.add_argument("--keep", type=int, default=30, help="seconds that all are held before messages are published")
+    parser.add_argument("--storm", action="store_true", help="kill the worker and have all come again at once")
+    parser.add_argument("--backlog", type=int, default=65_535)
     parser.add_argument("--messages", type=int, default=3, help="to all")
     parser.add_argument("--size", type=int, default=200)
     parser.add_argument("--keep-gb", type=float, default=6.0, help="memory of the machine that is left alone")
@@ -91,9 +97,12 @@ def parse():
 
 def run(options):
     """Starts both sides and goes through the phases."""
-    directory, port = pathlib.Path(tempfile.mkdtemp(prefix="held-")), held.free_port()
+    directory, port, mqtt = pathlib.Path(tempfile.mkdtemp(prefix="held-")), held.free_port(), held.free_port()
     directory.chmod(0o755)
-    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, port=port))
+    # Each client of MQTT is billed some of it.
+    channels = "2048m" if options.kind == "mqtt" else "512m"
+    text = CONFIGURATION.format(dir=directory, port=port, mqtt=mqtt, backlog=options.backlog, channels=channels)
+    (directory / "nginx.conf").write_text(text)
     server = subprocess.Popen(["taskset", "-c", str(options.server_cpu), options.ironweir, "-p", str(directory), "-c", str(directory / "nginx.conf")])
     holder = None
     try:
@@ -102,17 +111,10 @@ def run(options):
         first = [watch(port, "/sub") for _ in range(5)]
         machine = memory()
         user_kb = held.memory_kb(server.pid)
-        sources = max(1, -(-options.count // PORTS))
-        bits = 32 - (sources - 1).bit_length() if sources > 1 else 32
-        scheme = "ws" if options.kind == "websocket" else "http"
-        command = ["taskset", "-c", str(options.load_cpu), options.ironweir, "stress", "--hold", str(options.count), "--hold-protocol", options.kind,
-                   "--ramp", f"{options.ramp}/s", "-d", "900s", "-t1", "--source", f"127.1.0.0/{bits}", f"{scheme}://127.0.0.1:{port}/sub"]
-        if options.heartbeat:
-            command[-1:-1] = ["--heartbeat", options.heartbeat]
+        url = f"mqtt://127.0.0.1:{mqtt}" if options.kind == "mqtt" else f"{'ws' if options.kind == 'websocket' else 'http'}://127.0.0.1:{port}/sub"
         began = time.monotonic()
-        said = open(directory / "stress.txt", "w")
-        holder = subprocess.Popen(command, stdout=said, stderr=subprocess.PIPE, text=True)
-        lines = Lines(holder)
+        said = directory / "stress.txt"
+        holder, lines = hold(options, url, options.ramp, 1, said)
         why = ramp(port, options, holder, lines)
         reached = count(port)
         say("ramp", seconds=round(time.monotonic() - began, 1), subscribers=reached, ended_by=why, held=lines.last)
@@ -120,19 +122,71 @@ def run(options):
         while time.monotonic() < end and available_gb() > options.keep_gb:
             time.sleep(1)
         say("held", seconds=options.keep, subscribers=count(port), held=lines.last, **bill(port, server.pid, user_kb, machine, holder.pid))
+        if options.storm:
+            holder, lines, said = storm(port, server.pid, options, url, holder, directory)
+            first = []
         last = [watch(port, "/sub") for _ in range(5)]
         publish(port, server.pid, options, first + last, lines)
         there = count(port)
         holder.terminate()
         holder.wait()
-        said.close()
-        say("end", subscribers=there, generator=(directory / "stress.txt").read_text().splitlines()[2:])
+        say("end", subscribers=there, generator=said.read_text().splitlines()[2:])
     finally:
         for process in (holder, server):
             if process:
                 process.terminate()
         server.wait()
         shutil.rmtree(directory)
+
+
+def hold(options, url, rate, network, said):
+    """The clients: their process, and what it says. `network`: the second number of their addresses."""
+    sources = max(1, -(-options.count // PORTS))
+    bits = 32 - (sources - 1).bit_length() if sources > 1 else 32
+    command = ["taskset", "-c", str(options.load_cpu), options.ironweir, "stress", "--hold", str(options.count), "--hold-protocol", options.kind,
+               "--ramp", f"{rate}/s", "-d", f"{options.keep + 900}s", "-t1", "--source", f"127.{network}.0.0/{bits}"]
+    if options.heartbeat:
+        command += ["--heartbeat", options.heartbeat]
+    if options.kind == "mqtt":
+        command += ["--topic", "all"]
+    with open(said, "w") as out:
+        holder = subprocess.Popen([*command, url], stdout=out, stderr=subprocess.PIPE, text=True)
+    return holder, Lines(holder)
+
+
+def storm(port, pid, options, url, before, directory):
+    """Kills the worker; all clients come again at once. The process of those that came, what it says, and where it says it at its end."""
+    worker = held.processes(pid)[-1]
+    counts, least = overflows(), [available_gb()]
+    began = time.monotonic()
+    os.kill(worker, signal.SIGKILL)
+    # Other clients than before, since those are told of the end one by one; their addresses are others, so that no port waits for its last packet.
+    holder, lines = hold(options, url, 10 * options.count, 2, directory / "storm.txt")
+    first_back, there, end = None, 0, time.monotonic() + 600
+    while there < options.count and time.monotonic() < end and holder.poll() is None:
+        there = count(port)
+        first_back = first_back or (there and round(time.monotonic() - began, 2))
+        least.append(available_gb())
+        if least[-1] < options.keep_gb / 2:
+            break
+        time.sleep(0.1)
+    seconds = round(time.monotonic() - began, 1)
+    before.terminate()
+    before.wait()
+    after = overflows()
+    log = [line for line in (directory / "error.log").read_text(errors="replace").splitlines() if "accept queue" in line]
+    say("storm", seconds=seconds, first_back_s=first_back, subscribers=there, held=lines.last, least_gb_left=round(min(least), 1),
+        kernel={name: after[name] - counts[name] for name in after}, log=log)
+    return holder, lines, directory / "storm.txt"
+
+
+def overflows():
+    """What the kernel counts in this network namespace of queues that were full, and of SYNs that had to be sent again."""
+    wanted = ("ListenOverflows", "ListenDrops", "TCPReqQFullDoCookies", "TCPTimeouts", "TCPSynRetrans")
+    lines = [line.split() for line in pathlib.Path("/proc/net/netstat").read_text().splitlines() if line.startswith("TcpExt: ")]
+    # What a CPU's backlog (net.core.netdev_max_backlog) had no room for: loopback loses SYNs there, a card does not come this way.
+    lost = sum(int(line.split()[1], 16) for line in pathlib.Path("/proc/net/softnet_stat").read_text().splitlines())
+    return {name: int(value) for name, value in zip(*lines[:2]) if name in wanted} | {"softnet_dropped": lost}
 
 
 def ramp(port, options, holder, lines):
@@ -170,10 +224,12 @@ def publish(port, pid, options, watched, lines):
             times.append(round(time.monotonic() - at, 3))
         held.wait_for(lambda: lines.messages - heard >= subscribers - len(watched), 300)
         all_heard = time.monotonic() - at
-        held.settled(pid)
+        # Heartbeats never let it settle: then what they cost meanwhile is in the figure.
+        if not options.heartbeat:
+            held.settled(pid)
         cpu = sum(held.cpu_seconds(pid)) - cpu
         say("to all", number=number, subscribers=subscribers, post_s=round(taken, 3), first_s=times[0], last_s=max(times),
-            holder_heard_all_s=round(all_heard, 1), us_cpu_each=round(cpu * 1e6 / subscribers, 3))
+            holder_heard_all_s=round(all_heard, 1), with_heartbeats=bool(options.heartbeat), us_cpu_each=round(cpu * 1e6 / subscribers, 3))
 
 
 def watch(port, target):

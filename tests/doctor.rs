@@ -387,7 +387,7 @@ fn a_journal_that_is_cut_or_wrong_tells_less_and_ends() {
         }
         for step in 0..400 {
             let mut wrong = whole[..end].to_vec();
-            let place = (step * 7919 * 8) % (end - 8) & !7;
+            let place = ((step * 7919 * 8) % (end - 8)) & !7;
             wrong[place..place + 8].copy_from_slice(&(step as u64 * 8).to_le_bytes());
             let _ = told(&wrong);
         }

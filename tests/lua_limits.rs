@@ -310,7 +310,7 @@ fn a_request_that_waits_holds_no_buffers() {
         let clients: Vec<_> = (0..COUNT)
             .map(|_| {
                 let mut client = server.connect();
-                client.send(&format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"));
+                client.send(format!("GET {target} HTTP/1.1\r\nHost: x\r\n\r\n"));
                 client
             })
             .collect();

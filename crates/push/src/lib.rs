@@ -28,5 +28,5 @@ pub use mailbox::Mailbox;
 pub use message::{Draft, Marks, Message};
 pub use packed::{NotPacked, Packed};
 pub use render::{multipart_part, with_meta};
-pub use store::{Arrived, Keep, Now, Published, Refused, Store, Sums};
+pub use store::{Arrived, Keep, Now, Published, Refused, Store, Sums, Whom};
 pub use subscription::{Next, Options, Start, Subscription};

@@ -60,6 +60,8 @@ pub struct Message {
     properties: Box<[u8]>,
     /// The id of the channel that it was published to, where that is another than whose it is.
     topic: Option<Arc<[u8]>>,
+    /// Its id there.
+    id_there: Id,
     /// An event as a chunk of HTTP/1, and how long what frames it is before it.
     eventsource: OnceLock<(Box<[u8]>, u8)>,
     /// A compressed frame of WebSocket.
@@ -99,6 +101,7 @@ impl Message {
             origin: draft.marks.origin,
             properties: draft.marks.properties.into(),
             topic: None,
+            id_there: Id::default(),
             eventsource: OnceLock::new(),
             kept_by: AtomicU32::new(0),
             deflated: (!draft.deflated.is_empty()).then(|| {
@@ -119,6 +122,7 @@ impl Message {
             frame: self.frame.clone(),
             properties: self.properties.clone(),
             topic: Some(topic),
+            id_there: self.id,
             eventsource: OnceLock::new(),
             kept_by: AtomicU32::new(0),
             deflated: self.deflated.clone(),
@@ -129,6 +133,11 @@ impl Message {
     /// The id of the channel that it was published to, where it was heard by a filter of channels.
     pub fn topic(&self) -> Option<&Arc<[u8]>> {
         self.topic.as_ref()
+    }
+
+    /// The same, and its id in that channel.
+    pub(crate) fn came_from(&self) -> Option<(&Arc<[u8]>, Id)> {
+        self.topic.as_ref().map(|topic| (topic, self.id_there))
     }
 
     /// What MQTT says of it; the expiry is what is left of it at `now`.

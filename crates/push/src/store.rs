@@ -1,6 +1,6 @@
 //! All channels of a process.
 
-use crate::channel::{Channel, Info, Kind, Put};
+use crate::channel::{Channel, Info, Kind, Put, Source};
 use crate::group::{Group, Lasting, Limits, group_bytes};
 use crate::id::Id;
 use crate::journal::{Kept, Told};
@@ -49,6 +49,20 @@ pub struct Arrived<'b> {
     pub packed: Packed<'b>,
     /// So many of the channel are kept.
     pub length: usize,
+    /// Who gets it.
+    pub to: Whom,
+}
+
+/// Who gets a message that comes from elsewhere.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Whom {
+    /// Whoever hears the channel.
+    #[default]
+    All,
+    /// The channel, and who names it: it was there before anybody asked here, and is no news for who hears it by a filter.
+    Channel,
+    /// Who hears it by a filter: the channel itself gets it with all that it has.
+    Filters,
 }
 
 /// Why something is not done.
@@ -297,7 +311,7 @@ impl Store {
             }
             channel.lock().timeout = keep.channel_timeout;
             let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, expires, draft);
-            match channel.publish(now, None, keep.length.min(MAX_BUFFER), make) {
+            match channel.publish(now, Source::Here, keep.length.min(MAX_BUFFER), make) {
                 Put::Done(message, info) => {
                     self.retain(&channel, &message);
                     if let Some(journal) = self.journal().filter(|_| channel.is_own()) {
@@ -337,12 +351,17 @@ impl Store {
     /// # Errors
     /// The store is full.
     pub fn accept(&self, channel: &Arc<Channel>, arrived: Arrived<'_>, now: Now) -> Result<Option<Info>, Refused> {
-        let Arrived { id, packed, length } = arrived;
+        let Arrived { id, packed, length, to } = arrived;
         let now = self.second(now);
         let draft = packed.draft(now);
         self.make_room(size_of::<Message>() + draft.data.len() + draft.marks.properties.len() + 64, now)?;
         let make = |id| Message::new(id, self.shared.order.fetch_add(1, Relaxed) + 1, now, packed.expires, draft);
-        match channel.publish(now, Some(id), length.min(MAX_BUFFER), make) {
+        if to == Whom::Filters {
+            channel.pass_by(&Arc::new(make(id)), now);
+            return Ok(None);
+        }
+        let from = if to == Whom::Channel { Source::Before(id) } else { Source::There(id) };
+        match channel.publish(now, from, length.min(MAX_BUFFER), make) {
             Put::Done(message, info) => {
                 self.retain(channel, &message);
                 Ok(Some(info))

@@ -110,6 +110,12 @@ impl Subscription {
         self.places.all().iter().map(|p| (&p.channel, p.after))
     }
 
+    /// Of a filter: which message of which channel was the last that it has had, if that was a moment ago.
+    pub fn had_by_filter(&self) -> Option<(Arc<[u8]>, Id)> {
+        let place = self.places.all().first()?;
+        place.channel.origin_of(place.after)
+    }
+
     /// The number of the channel whose message was taken last.
     pub fn active(&self) -> Option<u32> {
         Some(self.active).filter(|active| *active != u32::MAX)

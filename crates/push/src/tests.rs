@@ -325,7 +325,9 @@ fn a_channel_that_is_followed() {
     let mut packed = Vec::new();
     Packed::write(&draft("x"), 0, 50, &mut packed);
     let packed = Packed::read(&packed).unwrap();
-    let accept = |time, tag| store.accept(&channel, Arrived { id: Id { time, tag }, packed, length: 5 }, 100).unwrap();
+    let accept = |time, tag| {
+        store.accept(&channel, Arrived { id: Id { time, tag }, packed, length: 5, to: Whom::All }, 100).unwrap()
+    };
     assert!(accept(50, 0).is_some() && accept(50, 1).is_some() && accept(50, 1).is_none() && accept(49, 9).is_none());
     // What is older than what has come is there for who subscribes later.
     assert!(accept(40, 0).is_none());

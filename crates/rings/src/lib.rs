@@ -212,6 +212,17 @@ impl Rings {
         self.rings[spot.ring()].unwatch(token, side, &mut self.news);
     }
 
+    /// The same for many waits, which takes a call for each ring.
+    pub fn unwatch_all(&mut self, waits: &[(Spot, u32, Side)]) {
+        for (number, ring) in self.rings.iter_mut().enumerate() {
+            let own = waits.iter().filter(|(spot, ..)| spot.ring() == number).map(|(_, token, side)| (*token, *side));
+            let own: Vec<(u32, Side)> = own.collect();
+            if !own.is_empty() {
+                ring.unwatch_all(&own, &mut self.news);
+            }
+        }
+    }
+
     /// Looks what has happened. True: there is news.
     pub fn gather(&mut self) -> bool {
         for ring in &mut self.rings {
@@ -255,9 +266,18 @@ impl Rings {
     /// # Errors
     /// There is no descriptor for it: it stays parked.
     pub fn bring_back(&mut self, spot: Spot) -> io::Result<OwnedFd> {
-        let fd = self.rings[spot.ring()].bring_back(spot.place(), &mut self.news)?;
-        self.parked -= 1;
-        Ok(fd)
+        self.bring_back_all(&[spot]).pop().expect("it was asked for one")
+    }
+
+    /// The same for many, which takes a call for those of a ring that follow each other: in their order, each a descriptor or why there is none.
+    pub fn bring_back_all(&mut self, spots: &[Spot]) -> Vec<io::Result<OwnedFd>> {
+        let mut all = Vec::with_capacity(spots.len());
+        for same in spots.chunk_by(|a, b| a.ring() == b.ring()) {
+            let places: Vec<u32> = same.iter().map(|spot| spot.place()).collect();
+            self.rings[same[0].ring()].bring_back(&places, &mut self.news, |result| all.push(result));
+        }
+        self.parked -= all.iter().filter(|result| result.is_ok()).count();
+        all
     }
 
     /// Closes a parked file. No wait of it may be under way.

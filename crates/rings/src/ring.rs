@@ -12,6 +12,8 @@ use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 
 /// Entries that are handed to the kernel at once.
 const BATCH: u32 = 256;
+/// Files of which each takes two entries, at once.
+const PAIRS: usize = BATCH as usize / 2;
 /// Room for what has happened: the kernel keeps what is beyond it, and the number of its lists of waits follows from this one.
 const NEWS: u32 = 8192;
 /// Of `user_data`: it is no wait but a call that is waited for, by its number in its batch.
@@ -121,10 +123,14 @@ impl Ring {
         let entry = opcode::PollRemove::new(name(token, side)).build();
         // SAFETY: it names no address.
         unsafe { self.call([entry].into_iter(), news) };
-        if self.results[0] == 0 {
-            return;
+        if self.results[0] != 0 {
+            self.unwatch_owed(token, side, news);
         }
-        // It was about to come: the kernel owes it to us.
+    }
+
+    /// A wait could not be cancelled: what it was for was about to come, and the kernel owes it to us.
+    fn unwatch_owed(&mut self, token: u32, side: Side, news: &mut VecDeque<News>) {
+        let is_it = |n: &News| n.token == token && n.side == side;
         loop {
             if let Some(at) = news.iter().position(is_it) {
                 news.remove(at);
@@ -135,6 +141,23 @@ impl Ring {
             }
             self.take(news);
         }
+    }
+
+    /// The same for many, in one call.
+    pub(crate) fn unwatch_all(&mut self, waits: &[(u32, Side)], news: &mut VecDeque<News>) {
+        let mut rest = Vec::with_capacity(waits.len());
+        for (token, side) in waits {
+            match news.iter().position(|n| n.token == *token && n.side == *side) {
+                Some(at) => drop(news.remove(at)),
+                None => rest.push((*token, *side)),
+            }
+        }
+        let entries = rest.iter().map(|(token, side)| opcode::PollRemove::new(name(*token, *side)).build());
+        // SAFETY: they name no address.
+        unsafe { self.call(entries, news) };
+        let owed = rest.iter().zip(&self.results).filter(|(_, result)| **result != 0);
+        let owed: Vec<(u32, Side)> = owed.map(|(wait, _)| *wait).collect();
+        owed.into_iter().for_each(|(token, side)| self.unwatch_owed(token, side, news));
     }
 
     /// Takes what has happened.
@@ -179,16 +202,32 @@ impl Ring {
         outcome(self.results[0])
     }
 
-    pub(crate) fn bring_back(&mut self, place: u32, news: &mut VecDeque<News>) -> io::Result<OwnedFd> {
-        // Closed on exec unless that is said otherwise. The second is done only if the first was.
-        let install = opcode::FixedFdInstall::new(Fixed(place), 0).build().flags(Flags::FIXED_FILE | Flags::IO_LINK);
-        let close = opcode::Close::new(Fixed(place)).build();
-        // SAFETY: they name no address.
-        unsafe { self.call([install, close].into_iter(), news) };
-        let fd = outcome(self.results[0])?;
-        self.free.push(place);
-        // SAFETY: the kernel has just made it for us.
-        Ok(unsafe { OwnedFd::from_raw_fd(fd as RawFd) })
+    pub(crate) fn bring_back(
+        &mut self,
+        places: &[u32],
+        news: &mut VecDeque<News>,
+        mut done: impl FnMut(io::Result<OwnedFd>),
+    ) {
+        for places in places.chunks(PAIRS) {
+            // What the queue takes at once is not parted: a chain ends where the kernel is handed it.
+            self.flush();
+            let pair = |place: &u32| {
+                // Closed on exec unless that is said otherwise. The second is done only if the first was.
+                let install = opcode::FixedFdInstall::new(Fixed(*place), 0).build();
+                let close = opcode::Close::new(Fixed(*place)).build();
+                [install.flags(Flags::FIXED_FILE | Flags::IO_LINK), close]
+            };
+            // SAFETY: they name no address.
+            unsafe { self.call(places.iter().flat_map(pair), news) };
+            for (at, place) in places.iter().enumerate() {
+                let fd = outcome(self.results[2 * at]);
+                if fd.is_ok() {
+                    self.free.push(*place);
+                }
+                // SAFETY: the kernel has just made it for us.
+                done(fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) }));
+            }
+        }
     }
 
     pub(crate) fn close(&mut self, place: u32, news: &mut VecDeque<News>) {

@@ -64,6 +64,35 @@ fn a_parked_file_is_heard_and_written_to_and_comes_back() {
 }
 
 #[test]
+fn many_come_back_at_once() {
+    let Some(mut rings) = rings(1000) else { return };
+    let (spots, mut there): (Vec<_>, Vec<_>) = (0..300).map(|_| pair(&mut rings)).unzip();
+    for (token, spot) in (0..).zip(&spots) {
+        rings.watch(*spot, token, Side::Reading, READABLE);
+    }
+    rings.flush();
+    // Some of them are about to be told of something.
+    for far in there.iter_mut().step_by(7) {
+        far.write_all(b"x").unwrap();
+    }
+    let waits: Vec<_> = (0..).zip(&spots).map(|(token, spot)| (*spot, token, Side::Reading)).collect();
+    rings.unwatch_all(&waits);
+    assert!(!rings.gather(), "{:?}", rings.next_news());
+    let back: Vec<_> = rings.bring_back_all(&spots).into_iter().map(|fd| UnixStream::from(fd.unwrap())).collect();
+    assert_eq!(rings.parked(), 0);
+    for (number, (mut back, mut far)) in back.into_iter().zip(there).enumerate() {
+        let mut byte = [0; 1];
+        if number % 7 == 0 {
+            back.read_exact(&mut byte).unwrap();
+        }
+        back.write_all(b"y").unwrap();
+        far.read_exact(&mut byte).unwrap();
+        drop(back);
+        assert_eq!(far.read(&mut byte).unwrap(), 0, "no other descriptor or ring has it");
+    }
+}
+
+#[test]
 fn an_end_is_told_of_and_bytes_before_it_are_not() {
     let Some(mut rings) = rings(100) else { return };
     let (spot, mut there) = pair(&mut rings);

@@ -33,6 +33,8 @@ const HANDING: Duration = Duration::from_secs(30);
 /// The other process says that it is ready before this one is told to go, on another way.
 const BEGINNING: Duration = Duration::from_millis(100);
 const LOOK: Duration = Duration::from_millis(5);
+/// Between two looks at accept queues, if nothing else happens.
+const QUEUES: Duration = Duration::from_secs(5);
 /// Permission bits of directories for temporary files.
 const DIRECTORY_MODE: u32 = 0o700;
 
@@ -316,6 +318,8 @@ fn work(start: WorkerStart) -> i32 {
     if let Some(memory) = memory {
         crate::modules::nchan::journal::begin(memory.own, memory.before.as_deref());
     }
+    // What is told of accept queues begins here.
+    crate::status::listeners::overflowed();
     let mut workers = match Workers::start(&first, &listeners, upgrade::move_over) {
         Ok(w) => w,
         Err(e) => {
@@ -338,7 +342,13 @@ fn work(start: WorkerStart) -> i32 {
     let mut handing: Option<HandOver> = None;
     let mut trial: Option<Trial> = None;
     loop {
-        match link.wait(trial.as_ref().and_then(Trial::next_look)) {
+        let look = trial.as_ref().and_then(Trial::next_look).filter(|look| *look < QUEUES);
+        match link.wait(Some(look.unwrap_or(QUEUES))) {
+            None if look.is_none() => {
+                for text in crate::status::listeners::overflowed() {
+                    process_line(Level::Warn, format_args!("{text}"));
+                }
+            }
             None => {
                 let over = trial.as_mut().and_then(|t| t.look(&link).map(|why| (t.generation(), why)));
                 if let Some((generation, why)) = over {

@@ -266,6 +266,12 @@ pub fn accept_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32, Option<u32>
     Ok((info[UNACKED], info[UNACKED + 1], (deferred == 0).then_some(memory[MEMINFO_DROPS])))
 }
 
+/// What the kernel has dropped at a socket since it was opened, for whichever reason.
+pub fn drops(socket: BorrowedFd<'_>) -> io::Result<u32> {
+    let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;
+    Ok(memory[MEMINFO_DROPS])
+}
+
 /// A datagram socket's receive buffer: bytes in it, its size, and datagrams dropped since the socket was opened.
 pub fn datagram_queue(socket: BorrowedFd<'_>) -> io::Result<(u32, u32, Option<u32>)> {
     let memory = option_words::<MEMINFO>(socket, libc::SOL_SOCKET, libc::SO_MEMINFO)?;

@@ -5,6 +5,7 @@ use super::tally::Tally;
 use crate::master::sys;
 use crate::process_settings::{ListenAddress, SocketKind};
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 /// An address, as long as some thread listens on it.
@@ -17,6 +18,8 @@ pub struct Entry {
     /// Connections taken.
     accepted: Tally<1>,
     sockets: Mutex<Vec<Weak<OwnedFd>>>,
+    /// Drops of which was told ([`overflowed`]).
+    told: AtomicU64,
 }
 
 /// What is known of an address.
@@ -51,8 +54,8 @@ pub fn open(address: &ListenAddress, kind: SocketKind, socket: &Arc<OwnedFd>) ->
     entries.retain(|e| e.strong_count() > 0);
     let known = entries.iter().filter_map(Weak::upgrade).find(|e| e.address == *address && e.kind == kind);
     let entry = known.unwrap_or_else(|| {
-        let (address, sockets) = (address.clone(), Mutex::default());
-        let entry = Arc::new(Entry { address, kind, accepted: Tally::new(), sockets });
+        let (address, sockets, told) = (address.clone(), Mutex::default(), AtomicU64::new(0));
+        let entry = Arc::new(Entry { address, kind, accepted: Tally::new(), sockets, told });
         entries.push(Arc::downgrade(&entry));
         entry
     });
@@ -88,15 +91,50 @@ impl Entry {
         let sockets = sockets.map(|(waiting, limit, drops)| Queue { waiting, limit, drops }).collect();
         Facts { address: self.address.to_string(), kind: self.kind, accepted: self.accepted.sums()[0], sockets }
     }
+
+    /// Whether its queue may have been full since this was asked last, while queues were so many times, and what would have been enough.
+    fn overflowed(&self, times: u64) -> Option<String> {
+        let is_inet = !matches!(self.address, ListenAddress::Unix(_));
+        let sockets = self.sockets.lock().unwrap_or_else(PoisonError::into_inner);
+        let sockets: Vec<_> = sockets.iter().filter_map(Weak::upgrade).collect();
+        let (mut drops, mut limit) = (0, 0);
+        for socket in sockets.iter().filter(|_| is_inet && self.kind == SocketKind::Stream) {
+            drops += u64::from(sys::drops(socket.as_fd()).unwrap_or(0));
+            limit = limit.max(sys::accept_queue(socket.as_fd()).map_or(0, |(_, limit, _)| limit));
+        }
+        // Drops are more than that: handshakes without a request, say. Sockets of threads that have ended are counted no longer.
+        let new = drops.saturating_sub(self.told.swap(drops, Relaxed)).min(times);
+        if new == 0 {
+            return None;
+        }
+        let enough = (u64::from(limit) + new.div_ceil(sockets.len() as u64)).next_power_of_two();
+        Some(format!(
+            "the accept queue of {} was full: connections had to try again, up to {new} times. It takes {limit}, the smaller of \"backlog\" of \
+             \"listen\" and net.core.somaxconn: {enough} for both would have been enough",
+            self.address
+        ))
+    }
+}
+
+/// Overflows of the network namespace when [`overflowed`] was asked last.
+static OVERFLOWS: AtomicU64 = AtomicU64::new(u64::MAX);
+
+/// Accept queues that were full since this was asked last: a sentence for each address whose it may have been. The kernel counts by namespace how
+/// often that was, and by socket what it has dropped for this and other reasons. What was before the first time is not told.
+pub fn overflowed() -> Vec<String> {
+    let Some((overflows, _)) = of_namespace() else { return Vec::new() };
+    let times = overflows.saturating_sub(OVERFLOWS.swap(overflows, Relaxed));
+    entries().iter().filter_map(|entry| entry.overflowed(times)).collect()
+}
+
+fn entries() -> Vec<Arc<Entry>> {
+    let entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
+    entries.iter().filter_map(Weak::upgrade).collect()
 }
 
 /// All addresses, in order.
 pub fn all() -> Vec<Facts> {
-    let entries: Vec<_> = {
-        let entries = ENTRIES.lock().unwrap_or_else(PoisonError::into_inner);
-        entries.iter().filter_map(Weak::upgrade).collect()
-    };
-    let mut all: Vec<_> = entries.iter().map(|e| e.facts()).collect();
+    let mut all: Vec<_> = entries().iter().map(|e| e.facts()).collect();
     all.sort_by(|a, b| a.address.cmp(&b.address));
     all
 }

@@ -67,7 +67,7 @@ fn go_on(record: &Record<'_>, files: impl Iterator<Item = (OwnedFd, Option<Secre
     let Some((terms, snapshot)) = found else { return false };
     let r = &mut r;
     if record.kind == Some(Kind::Session) {
-        return nchan::mqtt::session_arrives(r).is_some();
+        return nchan::mqtt::session_arrives(r, snapshot).is_some();
     }
     let Some((ready, more)) = Ready::arrived(files, record.sealed) else { return false };
     match (record.kind, more) {

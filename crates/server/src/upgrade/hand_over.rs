@@ -8,7 +8,7 @@ use crate::log::error::Level;
 use crate::log::process_line;
 use crate::master::Reporter;
 use crate::master::channel::Handle;
-use crate::modules::nchan::succession;
+use crate::modules::nchan::succession::{self, Hearing};
 use crate::worker::departure::To;
 use crate::worker::order::Order;
 use heir::Frame;
@@ -23,6 +23,8 @@ use tokio::sync::mpsc::UnboundedSender;
 
 /// How long a thread may take to stop accepting, and how long none of its connections may go, before the others go on without it.
 const STUCK: Duration = Duration::from_secs(10);
+/// A Redis whose channels have clients that go may take so long to be heard.
+const HEARING: Duration = Duration::from_secs(2);
 /// Whoever waits for all connections hears so often how many have gone.
 const SAY: Duration = Duration::from_secs(2);
 /// Lines of a thread: there may be more threads there than here.
@@ -113,6 +115,13 @@ pub(super) fn accept(threads: &Threads, accepts: bool) {
     }
 }
 
+/// Waits until groups in a Redis are heard. False: that has taken too long.
+pub(super) fn hear(threads: &Threads, groups: Vec<Vec<u8>>, hearing: Hearing) -> bool {
+    let (done, heard) = mpsc::channel();
+    let work = move || succession::hear_groups(groups, hearing, move || drop(done.send(())));
+    threads[0].send(Order::Do(Box::new(work))).is_ok() && heard.recv_timeout(HEARING).is_ok()
+}
+
 /// Channels and zones first, then the connections of all threads, which count those that went.
 fn give(line: &mut Line, threads: &Threads, heirs: u64, gone: &Arc<AtomicU64>, reporter: &Reporter) -> io::Result<()> {
     accept(threads, false);
@@ -138,6 +147,12 @@ fn give(line: &mut Line, threads: &Threads, heirs: u64, gone: &Arc<AtomicU64>, r
     });
     said?;
     say(&Frame::Settled.write(), Vec::new())?;
+    let shared = succession::shared_groups();
+    if !shared.is_empty() {
+        // What Redis tells comes to both processes for a while: the other one hears it before any client goes, and this one what was told before.
+        line.hear(Some(HEARING))?;
+        hear(threads, shared, Hearing::CatchesUp);
+    }
     let each = (heirs as usize).div_ceil(threads.len().max(1)).clamp(1, MOST_LINES);
     let (mut ours, mut theirs) = (Vec::new(), Vec::<Handle>::new());
     for _ in 0..threads.len() * each {

@@ -2,13 +2,13 @@
 //! each of its threads.
 
 use super::arrive;
-use super::hand_over::accept;
+use super::hand_over::{accept, hear};
 use super::line::Line;
 use super::zones;
 use crate::connection;
 use crate::log::error::Level;
 use crate::log::process_line;
-use crate::modules::nchan::succession;
+use crate::modules::nchan::succession::{self, Hearing};
 use crate::worker;
 use crate::worker::order::Order;
 use heir::Frame;
@@ -73,10 +73,23 @@ impl Heir {
         }
     }
 
+    /// Waits until groups in a Redis are heard, and says so: their clients come then.
+    fn hear(&mut self, groups: Vec<Vec<u8>>) -> io::Result<()> {
+        if groups.is_empty() {
+            return Ok(());
+        }
+        if !hear(&self.threads, groups, Hearing::Begins) {
+            let text = "Redis is slow to answer: clients of MQTT that come from the process before may miss messages by filters with wildcards";
+            process_line(Level::Warn, format_args!("{text}"));
+        }
+        self.line.say(&Frame::Ready(self.threads.len() as u64).write(), Vec::new())
+    }
+
     fn run(&mut self) -> io::Result<()> {
         succession::expect();
         self.line.say(&Frame::Ready(self.threads.len() as u64).write(), Vec::new())?;
         let mut end = Some(Instant::now() + PATIENCE);
+        let mut shared = Vec::new();
         loop {
             let left = end.map(|end| end.saturating_duration_since(Instant::now()));
             let Some(mut heard) = self.line.hear(left)? else {
@@ -96,12 +109,20 @@ impl Heir {
                 Frame::Channels(all) => all.iter().for_each(succession::settle),
                 Frame::Zone(kind, name, rows) => {
                     let is_secret = zones::is_secret(kind, name);
+                    if kind == succession::FILTERS
+                        && !self.accepts
+                        && succession::is_shared(name)
+                        && shared.last().is_none_or(|g| g != name)
+                    {
+                        shared.push(name.to_vec());
+                    }
                     zones::settle(kind, name, rows);
                     if is_secret {
                         heard.bytes[..].zeroize();
                     }
                 }
                 Frame::Settled => {
+                    self.hear(std::mem::take(&mut shared))?;
                     self.accept();
                     end = Some(Instant::now() + PATIENCE);
                 }

@@ -6,7 +6,7 @@ use super::{
     CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion,
 };
 use crate::worker::counters;
-use crate::worker::departure::Traveller;
+use crate::worker::departure::{Papers, Traveller};
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
 use runtime::clock;
 use runtime::io::{Interest, Registration};
@@ -171,8 +171,8 @@ impl Lot {
 
     /// See [`super::depart`].
     pub(super) fn depart(&mut self, from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
-        let mut all = Vec::new();
-        while *from < self.table.places() && all.len() < most {
+        let (mut all, mut alone) = (Vec::new(), Vec::new());
+        while *from < self.table.places() && all.len() + alone.len() < most {
             let number = *from;
             let Some(place) = self.table.get(number).filter(|place| !place.leaves) else {
                 *from += 1;
@@ -192,6 +192,11 @@ impl Lot {
                 *from += 1;
                 continue;
             };
+            if companion.is_none() {
+                alone.push((number, papers));
+                *from += 1;
+                continue;
+            }
             let together = [Some(number), companion];
             let Some(files) = self.bring_back(together) else {
                 // No descriptor is free: the next look finds them where they are.
@@ -204,7 +209,45 @@ impl Lot {
             residents.iter().for_each(|resident| closed(&**resident));
             all.push(traveller(papers, files, residents));
         }
+        if let Some(number) = self.part_with(alone, &mut all) {
+            *from = number;
+        }
         (!all.is_empty() || *from < self.table.places()).then_some(all)
+    }
+
+    /// Has those go that belong to nobody else, in a few calls for all of them. The first for which there was no descriptor: it waits as before.
+    fn part_with(&mut self, mut alone: Vec<(u32, Papers)>, all: &mut Vec<Traveller>) -> Option<u32> {
+        let (mut waits, mut spots) = (Vec::with_capacity(alone.len()), Vec::with_capacity(alone.len()));
+        alone.retain(|(number, _)| {
+            let Some(place) = self.table.get(*number) else { return false };
+            for (side, is_on) in [(Side::Reading, &mut place.reads), (Side::Writing, &mut place.writes)] {
+                if std::mem::take(is_on) {
+                    waits.push((place.spot, *number, side));
+                }
+            }
+            spots.push(place.spot);
+            true
+        });
+        self.rings.unwatch_all(&waits);
+        let mut first = None;
+        for ((number, papers), fd) in alone.into_iter().zip(self.rings.bring_back_all(&spots)) {
+            match fd {
+                Ok(fd) => {
+                    let residents: Vec<_> = self.table.remove(number).into_iter().collect();
+                    residents.iter().for_each(|resident| closed(&**resident));
+                    all.push(traveller(papers, vec![fd], residents));
+                }
+                Err(_) => {
+                    if let Some(place) = self.table.get(number) {
+                        listen(&mut self.rings, number, place);
+                    }
+                    // What it has to say it says at its next look, if it goes later than that.
+                    self.looks.push_back(number);
+                    first = first.or(Some(number));
+                }
+            }
+        }
+        first
     }
 
     /// The descriptors of those that go together; none: there is none for each of them, and they wait as before.

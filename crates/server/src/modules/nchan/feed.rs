@@ -1,6 +1,7 @@
 //! What a subscriber gets, in the form it wants: messages as they come, pings, and last words. From: `hub`. Knows no socket.
 
 use super::hub::{self, Listening};
+use super::info::Said;
 use super::redis::backend::Backend;
 use super::{Conf, Settings};
 use crate::connection::parked::{Form, Words};
@@ -141,8 +142,7 @@ pub(super) struct Feed {
     chunked: bool,
     /// Messages may go, and come, compressed (`permessage-deflate`).
     pub(super) deflated: bool,
-    /// Of multipart/mixed.
-    pub(super) boundary: Option<Box<Boundary>>,
+    more: Option<Box<More>>,
     // Times are small: there may be millions of feeds.
     /// Seconds; 0: none.
     ping_every: u32,
@@ -152,6 +152,15 @@ pub(super) struct Feed {
     timeout: u32,
     /// Tenths of seconds.
     late_at: u32,
+}
+
+/// What few have.
+#[derive(Default)]
+struct More {
+    /// Of multipart/mixed.
+    boundary: Option<Boundary>,
+    /// What it says of itself.
+    said: Option<Said>,
 }
 
 /// Letters between parts.
@@ -181,7 +190,7 @@ impl Feed {
             kind,
             chunked: false,
             deflated: false,
-            boundary: None,
+            more: None,
             ping_every: every,
             ping_at: after(every),
             timeout,
@@ -194,7 +203,13 @@ impl Feed {
         w.number(Kind::ALL.iter().position(|kind| *kind == self.kind).unwrap_or(0) as u64);
         w.flag(self.chunked);
         w.flag(self.deflated);
-        w.bytes(self.boundary());
+        // What it says of itself follows letters, be they none.
+        let said = self.more.as_ref().and_then(|more| more.said.as_ref());
+        let text = said.map_or_else(Box::default, Said::text);
+        match text.is_empty() {
+            true => w.bytes(self.boundary()),
+            false => w.bytes(&[&self.letters().unwrap_or_default()[..], &text].concat()),
+        }
         let (ping, late) = self.left();
         w.number(ping.into());
         w.number(late.into());
@@ -212,10 +227,13 @@ impl Feed {
     /// What another process wrote, for a location of this one.
     pub(super) fn read(r: &mut heir::Reader<'_>, conf: &Conf, backend: Option<&Backend>) -> Option<Feed> {
         let kind = *Kind::ALL.get(usize::try_from(r.number()?).ok()?)?;
-        let (chunked, deflated, boundary) = (r.flag()?, r.flag()?, r.bytes()?);
-        let boundary = match boundary {
-            [] => None,
-            letters => Some(Box::new(Boundary::try_from(letters).ok()?)),
+        let (chunked, deflated, more) = (r.flag()?, r.flag()?, r.bytes()?);
+        let (letters, said) = match more {
+            [] => (None, &[][..]),
+            more => {
+                let (letters, said) = more.split_first_chunk::<32>()?;
+                (Some(*letters).filter(|letters| *letters != Boundary::default()), said)
+            }
         };
         let mut left = || u32::try_from(r.number()?).ok();
         let left = (left()?, left()?);
@@ -236,7 +254,12 @@ impl Feed {
         }
         let subscription = hub::store().resume(&places, active, &hub::mailbox(), hub::now()).ok()?;
         let mut feed = Feed::new(Listening::new(subscription), kind, conf);
-        (feed.chunked, feed.deflated, feed.boundary) = (chunked, deflated, boundary);
+        (feed.chunked, feed.deflated) = (chunked, deflated);
+        letters.into_iter().for_each(|letters| feed.set_boundary(letters));
+        if !said.is_empty() {
+            let channels: Vec<&[u8]> = places.iter().map(|(name, _)| *name).collect();
+            feed.say_of_itself(Said::new(&channels, said));
+        }
         feed.go_on_with(left);
         Some(feed)
     }
@@ -311,8 +334,25 @@ impl Feed {
         Some(Duration::from_millis(at.saturating_sub(clock::monotonic_ms()).max(1)))
     }
 
-    fn boundary(&self) -> &[u8] {
-        self.boundary.as_ref().map_or(&[], |letters| &letters[..])
+    /// What is between its parts.
+    pub(super) fn set_boundary(&mut self, letters: Boundary) {
+        self.more.get_or_insert_default().boundary = Some(letters);
+    }
+
+    /// What it says of itself, if it does.
+    pub(super) fn say_of_itself(&mut self, said: Option<Said>) {
+        if said.is_some() {
+            self.more.get_or_insert_default().said = said;
+        }
+    }
+
+    fn letters(&self) -> Option<Boundary> {
+        self.more.as_ref().and_then(|more| more.boundary)
+    }
+
+    /// What is between its parts; nothing where there are none.
+    pub(super) fn boundary(&self) -> &[u8] {
+        self.more.as_ref().and_then(|more| more.boundary.as_ref()).map_or(&[], |letters| &letters[..])
     }
 
     fn piece(&self, message: Arc<Message>, conf: &Conf) -> Piece {

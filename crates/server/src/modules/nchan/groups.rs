@@ -1,8 +1,9 @@
-//! Groups of channels as clients see and limit them (`nchan_group_location`), and the sums of all channels (`nchan_stub_status`).
+//! What people look at: groups of channels, which clients may limit too (`nchan_group_location`), the sums of all channels (`nchan_stub_status`),
+//! who subscribes (`nchan_subscriber_info`), what commands to a Redis took (`nchan_redis_upstream_stats`).
 
 use super::answer::{self, Form};
-use super::{Conf, hub, names, redis};
-use crate::config::{Scope, complex::Complex};
+use super::{Conf, hub, info, names, redis};
+use crate::config::{Scope, complex::Complex, setters};
 use crate::log_error;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request, Text};
@@ -119,6 +120,60 @@ fn limit(r: &mut Request, conf: &Conf, lasting: Lasting) -> Result<(), Verdict> 
         l.disk = disk.unwrap_or(l.disk);
     });
     limited.map_err(|why| answer::refused(r, why))
+}
+
+/// What subscribers say of themselves where nothing else is asked for.
+const USUAL_INFO: &[u8] =
+    b"$nchan_subscriber_type $remote_addr:$remote_port $http_user_agent $server_name $request_uri $pid";
+
+/// `nchan_subscriber_info`: from now on subscribers say who they are when they come.
+pub(super) fn subscriber_info(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let usual = Complex::compile_bytes(scope.build, USUAL_INFO).map_err(|text| node.problem(text))?;
+    scope.build.main.nchan.info = Some(usual);
+    scope.level.conf.core.handler = Some(Content::Now(show_info));
+    Ok(())
+}
+
+/// A line for each subscriber of the location's channels, in the order of their coming.
+fn show_info(r: &mut Request) -> Verdict {
+    let snapshot = r.snapshot.clone();
+    let conf = &*snapshot.location(r.location).conf.nchan;
+    if !matches!(r.head.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    if !answer::admit_origin(r, conf) {
+        return answer::empty(r, 403);
+    }
+    match names::channels(r, conf, &conf.subscriber_ids) {
+        Ok(names) => {
+            let lines = info::lines(names.iter().map(|name| &**name));
+            answer::said(r, 200, Form::Plain, &lines)
+        }
+        Err(verdict) => verdict,
+    }
+}
+
+/// `nchan_redis_upstream_stats`
+pub(super) fn upstream_stats(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    setters::complex(scope.build, &mut scope.level.conf.nchan.redis_stats, node)?;
+    if scope.level.conf.nchan.redis_stats.as_fixed().is_some() {
+        scope.build.main.nchan.redis_named.push(node.clone());
+    }
+    scope.level.conf.core.handler = Some(Content::Now(show_stats));
+    Ok(())
+}
+
+fn show_stats(r: &mut Request) -> Verdict {
+    let snapshot = r.snapshot.clone();
+    if !matches!(r.head.method, Method::Get | Method::Head) {
+        return Verdict::Status(405);
+    }
+    let name = snapshot.location(r.location).conf.nchan.redis_stats.eval(r);
+    let Some(json) = redis::backend::stats(&snapshot, r.get(name)) else {
+        return answer::plain(r, 404, "There is no such upstream, or it keeps no statistics.");
+    };
+    r.answer.headers.content_type = Some(Text::from("application/json"));
+    r.respond(200, json.as_bytes())
 }
 
 /// `nchan_stub_status`: nchan's rows; those of messages between processes are 0, since there are none. One of our own at the

@@ -521,7 +521,7 @@ async fn ended(r: &mut Request, mut held: Held, end: End) -> Verdict {
         },
         end => end,
     };
-    if let Some(feed) = held.feed.as_ref().filter(|feed| feed.kind() == super::feed::Kind::LongPoll) {
+    if let Some(feed) = held.feed.as_mut().filter(|feed| feed.kind() == super::feed::Kind::LongPoll) {
         return match end {
             End::Got(got) => subscribe::answer_poll(r, conf, feed, got),
             _ => subscribe::gone(r, conf),

@@ -10,6 +10,7 @@ mod handler;
 mod held;
 mod hooks;
 mod hub;
+mod info;
 pub mod journal;
 pub mod mqtt;
 mod names;
@@ -97,6 +98,17 @@ pub const DIRECTIVES: &[Directive] = &[
     http("nchan_permessage_deflate_compression_window", |s, n| {
         bounded(&mut s.level.conf.nchan.deflate_window, n, 9..=15)
     }),
+    http("nchan_permessage_deflate_compression_memlevel", memory_level),
+    http("nchan_permessage_deflate_compression_strategy", strategy),
+    http("nchan_longpoll_multipart_response", |s, n| {
+        let words = [("off", Together::Off), ("on", Together::On), ("raw", Together::Raw)];
+        let word = words.iter().find(|(word, _)| n.args[0].text.eq_ignore_ascii_case(word.as_bytes()));
+        let (_, together) = word.ok_or_else(|| setters::invalid(n))?;
+        setters::value(&mut s.level.conf.nchan.longpoll_multipart, n, *together)
+    }),
+    http("nchan_subscriber_info", groups::subscriber_info),
+    http("nchan_subscriber_info_string", |s, n| setters::complex(s.build, &mut s.level.conf.nchan.info_string, n)),
+    http("nchan_redis_upstream_stats", groups::upstream_stats),
     http("nchan_eventsource_event", |s, n| text(&mut s.level.conf.nchan.eventsource_event, n)),
     http("nchan_eventsource_ping_interval", |s, n| setters::seconds(&mut s.level.conf.nchan.eventsource_ping, n)),
     http("nchan_eventsource_ping_comment", |s, n| line(&mut s.level.conf.nchan.ping_comment, n)),
@@ -170,6 +182,16 @@ impl Subscribers {
     }
 }
 
+/// Whether a long-poll is answered with all messages that there are.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Together {
+    Off,
+    /// As multipart/mixed.
+    On,
+    /// With `nchan_subscriber_http_raw_stream_separator`.
+    Raw,
+}
+
 /// What a client sends for a heartbeat, and what it gets for it.
 type Heartbeat = (Box<[u8]>, Box<[u8]>);
 
@@ -226,6 +248,12 @@ crate::merged_values! {
         deflate_level: u64 = 6,
         /// `nchan_permessage_deflate_compression_window`, the binary logarithm of its size.
         deflate_window: u64 = 10,
+        /// `nchan_longpoll_multipart_response`
+        longpoll_multipart: Together = Together::Off,
+        /// `nchan_subscriber_info_string`; empty: the usual one.
+        info_string: Complex = Complex::default(),
+        /// `nchan_redis_upstream_stats`
+        redis_stats: Complex = Complex::default(),
         /// `nchan_eventsource_event`
         eventsource_event: Arc<[u8]> = Arc::default(),
         /// `nchan_eventsource_ping_interval`
@@ -343,6 +371,8 @@ crate::inherited!(Conf, |conf| {
 pub struct Main {
     /// `nchan_shared_memory_size`
     memory: Option<u64>,
+    /// The usual `nchan_subscriber_info_string`, where some location shows them.
+    info: Option<Complex>,
     /// `upstream` blocks of Redis.
     pub(super) redis: Vec<(Box<str>, Arc<redis::conf::Redis>)>,
     /// Where they are named.
@@ -368,6 +398,24 @@ fn bounded(setting: &mut Setting<u64>, node: &Node, range: RangeInclusive<u64>) 
         true => Ok(()),
         false => Err(node.problem(format!("value must be between {} and {}", range.start(), range.end()))),
     }
+}
+
+/// How much memory a compressor takes (1 to 9): of no effect, since a thread has one.
+fn memory_level(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let level = value::number(&node.args[0].text).filter(|level| (1..=9).contains(level));
+    level.ok_or_else(|| setters::invalid(node))?;
+    scope.build.note(node);
+    Ok(())
+}
+
+/// zlib's strategies: of no effect, since the compressor chooses by itself.
+fn strategy(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    const ALL: [&str; 5] = ["default", "filtered", "huffman-only", "rle", "fixed"];
+    if !ALL.iter().any(|name| name.as_bytes() == node.args[0].text) {
+        return Err(setters::invalid(node));
+    }
+    scope.build.note(node);
+    Ok(())
 }
 
 fn publisher(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

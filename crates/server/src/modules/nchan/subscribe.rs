@@ -3,15 +3,16 @@
 
 use super::feed::{Boundary, Feed, Kind, Over, Piece, Turn};
 use super::hub::{self, Listening};
+use super::info::Said;
 use super::publish::Publisher;
-use super::{Conf, answer, handler, held, hooks, names, redis, websocket};
+use super::{Conf, Together, answer, handler, held, hooks, names, redis, websocket};
 use crate::log_error;
 use crate::request::chunk::Chunk;
 use crate::request::headers::KnownHeader as K;
 use crate::request::held::may_hold;
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text, body, flow};
-use push::{Message, Options, Refused};
+use push::{Message, Next, Options, Refused};
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -24,10 +25,11 @@ pub(super) async fn http(r: &mut Request, conf: &Conf, kind: Kind) -> Result<Ver
     let mut feed = subscribe(r, conf, kind, position.as_ref()).await?;
     match kind {
         Kind::LongPoll | Kind::IntervalPoll => poll(r, conf, feed).await,
-        _ => {
-            feed.boundary = Some(boundary());
+        Kind::Multipart => {
+            feed.set_boundary(boundary());
             stream(r, conf, feed).await
         }
+        _ => stream(r, conf, feed).await,
     }
 }
 
@@ -84,13 +86,23 @@ async fn subscribe(
             if !matches!(kind, Kind::LongPoll | Kind::IntervalPoll) {
                 hooks::tell(r, &conf.subscribe);
             }
-            Ok(Feed::new(Listening::new(subscription), kind, conf))
+            let mut feed = Feed::new(Listening::new(subscription), kind, conf);
+            feed.say_of_itself(said_of(r, conf, &names));
+            Ok(feed)
         }
         Err(why) => {
             answer::vary(r);
             Err(refused(r, why))
         }
     }
+}
+
+/// What the client says of itself, where some location shows that.
+fn said_of(r: &mut Request, conf: &Conf, names: &[&[u8]]) -> Option<Said> {
+    let snapshot = r.snapshot.clone();
+    let usual = snapshot.main.nchan.info.as_ref()?;
+    let text = if conf.info_string.is_empty() { usual.eval(r) } else { conf.info_string.eval(r) };
+    Said::new(names, r.get(text))
 }
 
 fn refused(r: &mut Request, why: Refused) -> Verdict {
@@ -100,7 +112,7 @@ fn refused(r: &mut Request, why: Refused) -> Verdict {
 /// One message: now, or when there is one.
 async fn poll(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, Verdict> {
     match feed.message() {
-        Ok(Some(message)) => return Ok(give(r, conf, &feed, &message)),
+        Ok(Some(message)) => return Ok(give(r, conf, &mut feed, message)),
         Ok(None) if feed.kind() == Kind::IntervalPoll => return Ok(not_yet(r, conf)),
         Ok(None) => {}
         Err(over) => return Ok(over_poll(r, over)),
@@ -122,7 +134,7 @@ async fn poll(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict, V
         }
     });
     match got.await {
-        Some(got) => Ok(answer_poll(r, conf, &feed, got)),
+        Some(got) => Ok(answer_poll(r, conf, &mut feed, got)),
         None => Ok(gone(r, conf)),
     }
 }
@@ -142,9 +154,9 @@ pub(super) fn poll_message(feed: &mut Feed, timer: &Timer, cx: &mut Context<'_>)
 }
 
 /// Answers a poll that has waited.
-pub(super) fn answer_poll(r: &mut Request, conf: &Conf, feed: &Feed, got: Result<Arc<Message>, Over>) -> Verdict {
+pub(super) fn answer_poll(r: &mut Request, conf: &Conf, feed: &mut Feed, got: Result<Arc<Message>, Over>) -> Verdict {
     let verdict = match got {
-        Ok(message) => give(r, conf, feed, &message),
+        Ok(message) => give(r, conf, feed, message),
         Err(over) => over_poll(r, over),
     };
     hooks::event(r, conf, "subscriber_dequeue");
@@ -163,7 +175,47 @@ fn is_gone(r: &mut Request, cx: &mut Context<'_>) -> bool {
     r.downstream.poll_gone(cx).is_ready()
 }
 
-fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Verdict {
+/// What there is beside the first message, for the same answer: where the location gives several at once (`nchan_longpoll_multipart_response`).
+fn more_of(conf: &Conf, feed: &mut Feed, first: &Message) -> Vec<Arc<Message>> {
+    let mut more = Vec::new();
+    if *conf.longpoll_multipart == Together::Off || feed.kind() != Kind::LongPoll {
+        return more;
+    }
+    let mut bytes = first.data().len();
+    // Deleted, or lost: the next poll is told.
+    while more.len() + 1 < MAX_TOGETHER
+        && bytes < MAX_TOGETHER_BYTES
+        && let Next::Message(message) = feed.listening.subscription.next(hub::now())
+    {
+        bytes += message.data().len();
+        more.push(message);
+    }
+    more
+}
+
+/// Several messages as one body: parts of multipart/mixed, or with nchan's separator behind each.
+fn together<'m>(r: &mut Request, conf: &Conf, all: impl Iterator<Item = &'m Arc<Message>>) -> Vec<u8> {
+    let mut out = Vec::new();
+    if *conf.longpoll_multipart == Together::Raw {
+        all.for_each(|message| out.extend([message.data(), &conf.separator].concat()));
+        return out;
+    }
+    let letters = boundary();
+    for (number, message) in all.enumerate() {
+        let before: &[u8] = if number > 0 { b"\r\n--" } else { b"--" };
+        out.extend([before, &letters].concat());
+        if !message.content_type().is_empty() {
+            out.extend([b"\r\nContent-Type: ", message.content_type()].concat());
+        }
+        out.extend([b"\r\n\r\n", message.data()].concat());
+    }
+    out.extend([&b"\r\n--"[..], &letters, b"--\r\n"].concat());
+    r.answer.headers.content_type = Some(r.text(&[MULTIPART, &letters].concat()));
+    out
+}
+
+fn give(r: &mut Request, conf: &Conf, feed: &mut Feed, message: Arc<Message>) -> Verdict {
+    let more = more_of(conf, feed, &message);
     // The request's conditions are its place in the channel. A poll that has been parked or has come from another process
     // has a request of its own here, so it is not enough to have said it at the beginning.
     r.answer.disable_not_modified = true;
@@ -179,10 +231,14 @@ fn give(r: &mut Request, conf: &Conf, feed: &Feed, message: &Arc<Message>) -> Ve
     subscription.write_id(&mut r.channels().message);
     tag(r, conf, &tags);
     answer::vary(r);
-    r.answer.headers.content_type = match message.content_type() {
-        b"" => None,
-        kind => Some(r.text(kind)),
-    };
+    r.answer.headers.content_type = None;
+    if !more.is_empty() {
+        let body = together(r, conf, std::iter::once(&message).chain(&more));
+        return r.respond(200, &body);
+    }
+    if !message.content_type().is_empty() {
+        r.answer.headers.content_type = Some(r.text(message.content_type()));
+    }
     r.respond(200, message.data())
 }
 
@@ -244,7 +300,7 @@ async fn stream(r: &mut Request, conf: &Conf, mut feed: Feed) -> Result<Verdict,
     let kind = match feed.kind() {
         Kind::EventSource => Some(Text::from("text/event-stream; charset=utf-8")),
         Kind::Multipart => {
-            let text = [b"multipart/mixed; boundary=", &feed.boundary.as_ref().map_or([0; 32], |b| **b)[..]].concat();
+            let text = [MULTIPART, feed.boundary()].concat();
             Some(r.text(&text))
         }
         _ => None,
@@ -324,10 +380,16 @@ pub(super) fn too_slow(r: &Request, why: &str) {
 /// Why, of one that is too far behind.
 pub(super) const LOST: &str = "messages are gone that it has not had";
 
-fn boundary() -> Box<Boundary> {
+/// Before the letters between parts.
+const MULTIPART: &[u8] = b"multipart/mixed; boundary=";
+/// Messages in one answer of a long-poll, and bytes of them about: the next poll gets more.
+const MAX_TOGETHER: usize = 1000;
+const MAX_TOGETHER_BYTES: usize = 1024 * 1024;
+
+fn boundary() -> Boundary {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_-";
     let mut bytes: Boundary = [0; 32];
     // Without randomness it is still one that no message is likely to have.
     let _ = rustix::rand::getrandom(&mut bytes[..], rustix::rand::GetRandomFlags::empty());
-    Box::new(bytes.map(|b| LETTERS[usize::from(b & 63)]))
+    bytes.map(|b| LETTERS[usize::from(b & 63)])
 }

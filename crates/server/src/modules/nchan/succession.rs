@@ -2,6 +2,7 @@
 //! `upgrade`. The channels themselves are `push`'s.
 
 use super::hub::STORE;
+use super::redis::backend;
 use heir::{Channel, Channels, Frame, Late, Message, Reader, Writer};
 use push::{Heir, Id, Packed, Parting, Settling};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -196,6 +197,40 @@ pub fn settle_filters(group: &[u8], rows: &[u8]) {
         // Without room its subscribers miss what is published before they have come.
         let _ = STORE.expect_filter(group, filter, now());
     }
+}
+
+/// What is to be with groups whose channels are in a Redis.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Hearing {
+    /// They are heard from now on: their clients are on their way, and the process before hears them until they have come.
+    Begins,
+    /// The other process hears them: what Redis has told before that is heard here.
+    CatchesUp,
+}
+
+/// `done` is told when that is so, or has taken too long. On a thread with the configuration.
+pub fn hear_groups(groups: Vec<Vec<u8>>, hearing: Hearing, done: impl FnOnce() + 'static) {
+    runtime::spawn(async move {
+        let snapshot = crate::worker::snapshot();
+        for group in groups {
+            let Some(backend) = backend::of_group(&snapshot, &group) else { continue };
+            match hearing {
+                Hearing::Begins => backend.hear_group(&group).await,
+                Hearing::CatchesUp => backend.catch_up(&group).await,
+            }
+        }
+        done();
+    });
+}
+
+/// Groups whose channels are in a Redis, and are heard by filters.
+pub fn shared_groups() -> Vec<Vec<u8>> {
+    STORE.heard_groups().into_iter().filter(|group| is_shared(group)).map(Vec::from).collect()
+}
+
+/// Whether the channels of a group are in a Redis.
+pub fn is_shared(group: &[u8]) -> bool {
+    group.contains(&0)
 }
 
 /// Takes over a message that is retained.

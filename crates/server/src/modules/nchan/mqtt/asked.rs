@@ -141,7 +141,7 @@ async fn published(live: &Live, publish: &Publish<'_>) -> u8 {
 async fn follow(live: &Live, filter: &[u8], idle: Duration) {
     let Some(backend) = &live.session.backend else { return };
     match topic::has_wildcards(filter) {
-        true => backend.follow_group(&live.session.group),
+        true => backend.hear_group(&live.session.group).await,
         // Without memory the subscription is refused as well.
         false => drop(backend.follow(&[names::name(&live.session.group, filter)], idle).await),
     }

@@ -5,10 +5,12 @@
 //! crash of the process they are sessions whose clients are gone. What a client that is connected has had is noted now and then: after a crash it
 //! may get messages of the last seconds again, as QoS 1 allows.
 
+use super::super::redis::backend;
 use super::super::{hub, journal, names};
 use super::live::Live;
 use super::session::{Outgoing, Session, Will};
 use super::table::{self, Owner};
+use crate::snapshot::Snapshot;
 use crate::worker::departure::{self, Papers, Stay, Traveller};
 use heir::{Reader, Writer};
 use push::{Draft, Id, Marks};
@@ -100,7 +102,7 @@ async fn wait(mut offline: Offline) {
             if owner.is_wanted(cx) {
                 return Poll::Ready(End::Wanted);
             }
-            let departs = departure::leaves_process() && session.may_go() && !*stays;
+            let departs = departure::leaves_process() && !*stays;
             if !departs && (crate::worker::draining() || crate::worker::has_left()) {
                 return Poll::Ready(End::Leaving);
             }
@@ -184,9 +186,9 @@ impl Offline {
 }
 
 /// Goes on with a session of another process whose client is gone. None: it has come here meanwhile, or there is no room.
-pub fn arrive(r: &mut heir::Reader<'_>) -> Option<()> {
+pub fn arrive(r: &mut heir::Reader<'_>, snapshot: &Snapshot) -> Option<()> {
     let (key, left_ms, will_ms) = (r.bytes()?, r.number()?, r.optional()?);
-    let session = Session::read(r)?;
+    let session = Session::read(r, |group| backend::of_group(snapshot, group))?;
     if !r.is_done() {
         return None;
     }
@@ -245,7 +247,7 @@ pub(super) struct Away {
 
 /// Notes a session, which is to last. `away`: its client is gone.
 pub(super) fn note(key: &[u8], session: &mut Session, away: Option<Away>) {
-    if !journal::is_kept() || !session.may_go() {
+    if !journal::is_kept() || session.backend.is_some() {
         return;
     }
     let mut w = Writer::default();
@@ -305,7 +307,7 @@ fn read_noted(restored: &journal::Restored) -> Option<Noted> {
         places.insert(filter, Id { time: r.signed()?, tag: i32::try_from(r.signed()?).ok()? });
         waits.push(Outgoing::read(&mut r)?);
     }
-    let mut session = Session::read_after(&mut r, &|filter| places.get(filter).copied())?;
+    let mut session = Session::read_after(&mut r, |_| None, &|filter| places.get(filter).copied())?;
     waits.into_iter().for_each(|outgoing| session.put_by(outgoing));
     r.is_done().then_some(Noted { session, left_ms, will_ms })
 }

@@ -1,6 +1,7 @@
 //! Clients of MQTT that are parked: their requests packed, their connections in `connection::parked`, which asks them what is next. From and
 //! to: `held`.
 
+use super::super::redis::backend;
 use super::held::{End, Held, Step};
 use super::live::Live;
 use super::table;
@@ -60,7 +61,8 @@ pub fn arrive(
     snapshot: &Rc<ThreadSnapshot>,
 ) -> Option<()> {
     let packed = Packed::arrive(r, terms, snapshot)?;
-    let held = Held::arrive(r, &snapshot.location(packed.location()).conf)?;
+    let conf = &snapshot.location(packed.location()).conf;
+    let held = Held::arrive(r, conf, backend::of_location(snapshot, &conf.nchan).as_ref())?;
     Parked::new(packed, held).go_on(ready);
     Some(())
 }

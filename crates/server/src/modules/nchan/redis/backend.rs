@@ -5,13 +5,15 @@ use super::super::{Conf, hub};
 use super::conf::Redis;
 use super::given::{Given, Mode};
 use super::slots::Slots;
+use super::stats::Stats;
 use super::{link, wire_up};
 use crate::request::Request;
 use crate::service;
-use crate::snapshot::ThreadSnapshot;
+use crate::snapshot::{Snapshot, ThreadSnapshot};
 use push::{Arrived, Channel, Draft, Id, Info, Keep, Packed, Published, Refused};
 use runtime::timer::Timer;
-use std::collections::{HashMap, HashSet};
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::time::Duration;
@@ -163,6 +165,26 @@ impl Followed {
     }
 }
 
+/// A group all of whose channels are heard.
+#[derive(Default)]
+pub(super) struct Heard {
+    /// It is by now: Redis has said what is retained there.
+    is_known: bool,
+    waiting: Vec<oneshot::Sender<()>>,
+    /// Until when it is heard though nobody does: who has asked for it is about to, s.
+    pub(super) until: i64,
+}
+
+impl Heard {
+    /// It is heard from now on, or cannot be.
+    pub(super) fn settle(&mut self) {
+        self.is_known = true;
+        for waiting in self.waiting.drain(..) {
+            let _ = waiting.send(());
+        }
+    }
+}
+
 /// A Redis.
 pub struct Backend {
     pub(super) redis: Arc<Redis>,
@@ -171,11 +193,12 @@ pub struct Backend {
     orders: mpsc::Sender<Order>,
     queued_bytes: Arc<AtomicU64>,
     pub(super) followed: Mutex<HashMap<Box<[u8]>, Followed>>,
-    pub(super) groups: Mutex<HashSet<Box<[u8]>>>,
+    pub(super) groups: Mutex<HashMap<Box<[u8]>, Heard>>,
     /// Of a Redis Cluster: which node has what.
     pub(super) slots: Mutex<Option<Arc<Slots>>>,
     pub(super) is_up: AtomicBool,
     pub(super) commands: AtomicU64,
+    pub(super) stats: Stats,
 }
 
 impl std::fmt::Debug for Backend {
@@ -204,6 +227,15 @@ impl Redis {
     }
 }
 
+/// What commands to the Redis of an `upstream` took, as JSON. None: there is no such one, or nothing is counted of it.
+pub(in super::super) fn stats(snapshot: &Snapshot, upstream: &[u8]) -> Option<String> {
+    let all = &snapshot.main.nchan.redis;
+    let (name, redis) = all.iter().find(|(name, _)| name.as_bytes() == upstream)?;
+    let known = BACKENDS.lock().expect(NO_PANIC).get(&redis.given).cloned();
+    // Nobody connects for it.
+    redis.given.stats.then(|| known.map_or_else(|| Stats::default().json(name), |backend| backend.stats.json(name)))
+}
+
 /// The Redis of a location.
 pub(in super::super) fn of(r: &Request, conf: &Conf) -> Option<Arc<Backend>> {
     of_location(&r.snapshot, conf)
@@ -218,6 +250,16 @@ pub(in super::super) fn of_location(snapshot: &ThreadSnapshot, conf: &Conf) -> O
         }
         None => conf.redis.as_ref().map(Redis::backend),
     }
+}
+
+/// The Redis of a group of this local name, by what a configuration says today.
+pub(in super::super) fn of_group(snapshot: &Snapshot, group: &[u8]) -> Option<Arc<Backend>> {
+    let number = || std::str::from_utf8(group.rsplit(|b| *b == 0).next()?).ok()?.parse::<u64>().ok();
+    let number = number().filter(|_| group.contains(&0))?;
+    let upstreams = snapshot.main.nchan.redis.iter().map(|(_, redis)| redis);
+    let locations = snapshot.locations.iter().filter_map(|location| location.conf.nchan.redis.as_ref());
+    let redis = upstreams.chain(locations).find(|redis| redis.given.number() == number)?;
+    Some(redis.backend())
 }
 
 impl Backend {
@@ -238,6 +280,7 @@ impl Backend {
             slots: Mutex::default(),
             is_up: AtomicBool::new(false),
             commands: AtomicU64::new(0),
+            stats: Stats::default(),
         });
         all.insert(redis.given.clone(), backend.clone());
         let task = backend.clone();
@@ -254,7 +297,7 @@ impl Backend {
         self.followed.lock().expect(NO_PANIC)
     }
 
-    pub(super) fn groups(&self) -> MutexGuard<'_, HashSet<Box<[u8]>>> {
+    pub(super) fn groups(&self) -> MutexGuard<'_, HashMap<Box<[u8]>, Heard>> {
         self.groups.lock().expect(NO_PANIC)
     }
 
@@ -337,11 +380,44 @@ impl Backend {
         }
     }
 
-    /// All channels of a group are heard from now on.
+    /// All channels of a group are heard from now on, or soon.
     pub(in super::super) fn follow_group(&self, group: &[u8]) {
-        if self.groups().insert(group.into()) {
-            let _ = self.orders.try_send(Order::FollowGroup(group.into()));
+        let until = hub::now().saturating_add(seconds(2 * self.timeout()));
+        match self.groups().entry(group.into()) {
+            Entry::Occupied(mut known) => known.get_mut().until = until,
+            Entry::Vacant(new) => {
+                new.insert(Heard { until, ..Heard::default() });
+                let _ = self.orders.try_send(Order::FollowGroup(group.into()));
+            }
         }
+    }
+
+    /// The same, and waits until they are; not for ever.
+    pub(in super::super) async fn hear_group(&self, group: &[u8]) {
+        self.follow_group(group);
+        let rx = {
+            let mut groups = self.groups();
+            let Some(heard) = groups.get_mut(group).filter(|heard| !heard.is_known) else { return };
+            let (tx, rx) = oneshot::channel();
+            heard.waiting.push(tx);
+            rx
+        };
+        self.wait(rx).await;
+    }
+
+    /// Waits until all has come that Redis has told of a group so far: its answers come behind that.
+    pub(in super::super) async fn catch_up(&self, group: &[u8]) {
+        let (tx, rx) = oneshot::channel();
+        self.groups().entry(group.into()).or_default().waiting.push(tx);
+        if self.orders.try_send(Order::FollowGroup(group.into())).is_ok() {
+            self.wait(rx).await;
+        }
+    }
+
+    async fn wait(&self, rx: oneshot::Receiver<()>) {
+        let timer = Timer::new();
+        timer.set(self.timeout());
+        let _ = timer.guard(rx).await;
     }
 
     /// Publishes to a channel.
@@ -434,7 +510,7 @@ impl Backend {
         }
     }
 
-    /// Whether a channel of this local name is one of this Redis.
+    /// Whether a channel of this local name, or a group, is one of this Redis.
     pub(in super::super) fn has(&self, local: &[u8]) -> bool {
         self.local(&remote(local))[..] == *local
     }
@@ -446,11 +522,11 @@ impl Backend {
     }
 
     /// A message has come.
-    pub(super) fn take(&self, channel: &Arc<Channel>, id: Id, packed: Packed<'_>, length: usize, now: i64) {
-        if packed.is_over(now) {
+    pub(super) fn take(&self, channel: &Arc<Channel>, arrived: Arrived<'_>, now: i64) {
+        if arrived.packed.is_over(now) {
             return;
         }
-        if hub::STORE.accept(channel, Arrived { id, packed, length }, now).is_err() {
+        if hub::STORE.accept(channel, arrived, now).is_err() {
             let text =
                 "a message from Redis is lost: channels have as much memory as they may (nchan_shared_memory_size)";
             link::complain(text);

@@ -257,6 +257,7 @@ async fn node(
                 let (reader, writer) = opened.halves;
                 let member = Member::new(place.clone(), events.clone());
                 let mut link = RedisLink::new(&backend, Scripts::named(opened.scripts), Some(member));
+                link.is_at(&place, &opened.id, opened.took);
                 link.begin();
                 let why = link.serve(reader, writer, &mut orders).await;
                 for order in link.left() {

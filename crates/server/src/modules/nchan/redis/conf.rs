@@ -54,6 +54,7 @@ pub const DIRECTIVES: &[Directive] = &[
     upstream("nchan_redis_cluster_max_failing_time", |s, n| time(s, n, |g| &mut g.max_failing_time)),
     upstream("nchan_redis_cluster_check_interval_min", |s, n| time(s, n, |g| &mut g.check_interval_min)),
     upstream("nchan_redis_cluster_check_interval_max", |s, n| time(s, n, |g| &mut g.check_interval_max)),
+    upstream("nchan_redis_upstream_stats_enabled", |s, n| flag(s, n, |g| &mut g.stats)),
     // Only masters are asked, so there is nobody to prefer.
     upstream("nchan_redis_subscribe_weights", |s, n| {
         s.build.note(n);

@@ -51,6 +51,8 @@ pub struct Given {
     /// Between two questions about the cluster: while it changes, and else.
     pub(super) check_interval_min: Duration,
     pub(super) check_interval_max: Duration,
+    /// What commands took is counted.
+    pub(super) stats: bool,
 }
 
 /// What it takes to connect to one.
@@ -96,6 +98,7 @@ impl Default for Given {
             max_failing_time: Duration::from_secs(30),
             check_interval_min: Duration::from_secs(1),
             check_interval_max: Duration::from_secs(30),
+            stats: true,
         }
     }
 }

@@ -8,9 +8,10 @@ use super::cluster::{self, Event};
 use super::given::{Mode, Place};
 use super::open::{NO_REDIS, Opened, open, shown};
 use super::slots;
+use super::stats::Command;
 use super::wire_up::{self, DELETE, DELETED, EXISTS, PAGE, PUBLISH};
 use crate::log::error::Level;
-use push::{Id, Packed};
+use push::{Arrived, Id, Packed, Whom};
 use std::collections::{HashSet, VecDeque};
 use std::sync::atomic::Ordering::Relaxed;
 use std::sync::{Arc, Mutex};
@@ -53,6 +54,19 @@ enum Expect {
 }
 
 impl Expect {
+    /// As what it is counted.
+    fn command(&self) -> Command {
+        match self {
+            Expect::Publish(_) => Command::Publish,
+            Expect::Page(_) => Command::Get,
+            Expect::Retained(_) | Expect::AllRetained(_) => Command::GetRetained,
+            Expect::Exists(..) => Command::Find,
+            Expect::Delete(..) => Command::Delete,
+            Expect::Retain(..) => Command::Retain,
+            Expect::Ignored => Command::Other,
+        }
+    }
+
     /// What was asked, to ask it again.
     fn order(self) -> Option<Order> {
         Some(match self {
@@ -96,6 +110,10 @@ pub(super) struct RedisLink<'b> {
     written: usize,
     unanswered: VecDeque<(Instant, Expect)>,
     scripts: Scripts,
+    /// Where it is, for what is counted.
+    address: String,
+    /// When channels were asked to be told, or not, of which that is not answered yet.
+    telling: VecDeque<Instant>,
     heard: Instant,
     /// Channels whose messages Redis has refused: they are asked for again.
     refused: Vec<Box<[u8]>>,
@@ -190,6 +208,7 @@ async fn alone(
     backend.is_up.store(true, Relaxed);
     let (reader, writer) = opened.halves;
     let mut link = RedisLink::new(backend, Scripts::named(opened.scripts), None);
+    link.is_at(place, &opened.id, opened.took);
     link.begin();
     again.into_iter().for_each(|order| link.order(order));
     let why = link.serve(reader, writer, orders).await;
@@ -207,14 +226,30 @@ impl<'b> RedisLink<'b> {
             written: 0,
             unanswered: VecDeque::new(),
             scripts,
+            address: String::new(),
+            telling: VecDeque::new(),
             heard: Instant::now(),
             refused: Vec::new(),
         }
     }
 
+    /// A connection to this place was made.
+    pub(super) fn is_at(&mut self, place: &Place, id: &str, took: Duration) {
+        self.address = place.to_string();
+        if self.backend.redis.given.stats {
+            self.backend.stats.connected(&self.address, id, took);
+        }
+    }
+
+    fn count(&self, command: Command, since: Instant) {
+        if self.backend.redis.given.stats {
+            self.backend.stats.took(&self.address, command, since.elapsed());
+        }
+    }
+
     /// Asks for what was missed; of a cluster for what this node has by now.
     pub(super) fn begin(&mut self) {
-        let mut groups: Vec<Box<[u8]>> = self.backend.groups().iter().cloned().collect();
+        let mut groups: Vec<Box<[u8]>> = self.backend.groups().keys().cloned().collect();
         let mut names: Vec<Box<[u8]>> = self.backend.followed().keys().cloned().collect();
         if let Some(member) = &self.member {
             groups.retain(|group| !member.groups.contains(group) && self.has(&self.group_key(group)));
@@ -280,6 +315,7 @@ impl<'b> RedisLink<'b> {
     /// The same for what is answered as it is told (RESP3).
     fn tell(&mut self, words: &[&[u8]]) {
         resp::command(words, &mut self.out);
+        self.telling.push_back(Instant::now());
         self.backend.commands.fetch_add(1, Relaxed);
     }
 
@@ -494,7 +530,7 @@ impl<'b> RedisLink<'b> {
         let unheard: Vec<Box<[u8]>> = {
             let mut groups = self.backend.groups();
             let is_unheard = |group: &[u8]| self.has(&self.group_key(group)) && !hub::STORE.group(group).has_filters();
-            groups.extract_if(|group| is_unheard(group)).collect()
+            groups.extract_if(|group, heard| heard.until < now && is_unheard(group)).map(|(group, _)| group).collect()
         };
         for group in unheard {
             let pattern = wire_up::pattern(&self.backend.redis.given.namespace, &remote(&group));
@@ -551,9 +587,10 @@ impl<'b> RedisLink<'b> {
             self.told(parts);
             return Ok(());
         }
-        let Some((_, expect)) = self.unanswered.pop_front() else {
+        let Some((since, expect)) = self.unanswered.pop_front() else {
             return Err("it answers what was not asked".to_owned());
         };
+        self.count(expect.command(), since);
         if let Value::Error(text) = value {
             let text = String::from_utf8_lossy(text).into_owned();
             if text.starts_with("NOSCRIPT") || text.starts_with("LOADING") || text.starts_with("READONLY") {
@@ -568,6 +605,7 @@ impl<'b> RedisLink<'b> {
                 Expect::Page(name) => self.page_refused(name),
                 // A channel is known without it.
                 Expect::Retained(name) => self.retained_came(&name),
+                Expect::AllRetained(group) => self.group_came(&group),
                 _ => {}
             }
             return Ok(());
@@ -594,6 +632,7 @@ impl<'b> RedisLink<'b> {
                         hub::STORE.retain_packed(&[&group, &b"/"[..], id].concat(), Some(packed), now());
                     }
                 }
+                self.group_came(&group);
             }
             Expect::Delete(name, reply) => {
                 // Who follows it is told like all others.
@@ -637,6 +676,13 @@ impl<'b> RedisLink<'b> {
         }
     }
 
+    /// All channels of a group are heard: what was asked for behind that was answered.
+    fn group_came(&self, group: &[u8]) {
+        if let Some(heard) = self.backend.groups().get_mut(group) {
+            heard.settle();
+        }
+    }
+
     /// Redis does not give what a channel has. What is told of it meanwhile is part of what it will give, so nothing of it is lost when it does.
     fn page_refused(&mut self, name: Box<[u8]>) {
         if let Some(known) = self.backend.followed().get_mut(&name) {
@@ -649,13 +695,16 @@ impl<'b> RedisLink<'b> {
     /// Messages that a channel has, the oldest first.
     fn page_came(&mut self, name: &[u8], value: &Value<'_>) {
         let entries = value.list().unwrap_or_default();
-        let Some(channel) = self.backend.followed().get(name).map(|known| known.channel.clone()) else { return };
+        let known = self.backend.followed().get(name).map(|known| (known.channel.clone(), known.is_known));
+        let Some((channel, is_known)) = known else { return };
+        // Who hears a channel by its group is told what is published; of one that was followed before, what was missed.
+        let to = if is_known { Whom::All } else { Whom::Channel };
         let mut last = None;
         for entry in entries {
             let Some((id, length, message)) = wire_up::entry(entry) else { continue };
             last = Some(id);
             match Packed::read(message) {
-                Ok(packed) => self.backend.take(&channel, id, packed, length, now()),
+                Ok(packed) => self.backend.take(&channel, Arrived { id, packed, length, to }, now()),
                 Err(push::NotPacked) => complain("an entry of a stream in Redis is no message"),
             }
         }
@@ -670,9 +719,11 @@ impl<'b> RedisLink<'b> {
 
     /// What is said of channels.
     fn told(&mut self, parts: &[Value<'_>]) {
-        let (key, payload) = match parts {
-            [Value::Text(b"message"), Value::Text(key), Value::Text(payload)]
-            | [Value::Text(b"pmessage"), _, Value::Text(key), Value::Text(payload)] => (*key, *payload),
+        let (key, payload, by_group) = match parts {
+            [Value::Text(b"message"), Value::Text(key), Value::Text(payload)] => (*key, *payload, false),
+            [Value::Text(b"pmessage"), _, Value::Text(key), Value::Text(payload)] => (*key, *payload, true),
+            [Value::Text(b"subscribe" | b"psubscribe"), ..] => return self.is_told(Command::Subscribe),
+            [Value::Text(b"unsubscribe" | b"punsubscribe"), ..] => return self.is_told(Command::Unsubscribe),
             _ => return,
         };
         let Some(name) = wire_up::name_of(&self.backend.redis.given.namespace, key) else { return };
@@ -680,22 +731,34 @@ impl<'b> RedisLink<'b> {
         if payload == DELETED {
             return self.deleted(&name);
         }
-        let known = self.backend.followed().get(&name).map(|known| (known.channel.clone(), known.syncing));
+        let known =
+            self.backend.followed().get(&name).map(|known| (known.channel.clone(), known.syncing, known.is_known));
         let message = wire_up::told(payload);
         let is_stored =
             message.is_some_and(|(_, length, _)| length > 0) && self.backend.redis.given.mode != Mode::NoStore;
+        let mut to = Whom::All;
         let channel = match known {
-            // It is part of what was asked for.
-            Some((_, true)) if is_stored => return,
-            Some((channel, _)) => channel,
+            // It is part of what was asked for, of which who hears the channel by its group gets nothing that was there before.
+            Some((channel, true, false)) if is_stored && by_group => {
+                to = Whom::Filters;
+                channel
+            }
+            Some((_, true, _)) if is_stored => return,
+            Some((channel, ..)) => channel,
             None => match hub::STORE.follow(&name, now()) {
                 Ok(channel) => channel,
                 Err(_) => return complain("a message from Redis is lost: there is no memory for its channel"),
             },
         };
         match message.map(|(id, length, message)| (id, length, Packed::read(message))) {
-            Some((id, length, Ok(packed))) => self.backend.take(&channel, id, packed, length, now()),
+            Some((id, length, Ok(packed))) => self.backend.take(&channel, Arrived { id, packed, length, to }, now()),
             _ => complain("what is published in Redis for a channel is no message"),
+        }
+    }
+
+    fn is_told(&mut self, command: Command) {
+        if let Some(since) = self.telling.pop_front() {
+            self.count(command, since);
         }
     }
 

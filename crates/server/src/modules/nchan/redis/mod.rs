@@ -10,4 +10,5 @@ mod link;
 mod open;
 pub mod session;
 mod slots;
+mod stats;
 mod wire_up;

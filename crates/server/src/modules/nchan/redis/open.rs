@@ -3,6 +3,7 @@
 use super::given::{Given, Place, Target};
 use rustls::pki_types::ServerName;
 use std::io;
+use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadHalf, WriteHalf};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_rustls::TlsConnector;
@@ -28,6 +29,10 @@ pub(super) struct Opened {
     pub(super) scripts: Vec<String>,
     /// It is a node of a Redis Cluster.
     pub(super) is_cluster: bool,
+    /// What it calls itself (`run_id`).
+    pub(super) id: String,
+    /// How long all of that took.
+    pub(super) took: Duration,
 }
 
 /// Connects, asks whether this is a Redis that may be written to, and leaves scripts there.
@@ -35,17 +40,17 @@ pub(super) struct Opened {
 /// # Errors
 /// Why it is of no use: it does not answer, wants another password, is a replica.
 pub(super) async fn open(target: Target<'_>, place: &Place, scripts: &[&str]) -> Result<Opened, String> {
-    let given = target.given;
+    let (given, began) = (target.given, Instant::now());
     let (mut reader, mut writer) = connect(target, place).await?;
     let mut out = Vec::new();
     greet(given, &mut out);
     resp::command(&[b"SELECT", given.database.to_string().as_bytes()], &mut out);
-    resp::command(&[b"INFO", b"cluster"], &mut out);
+    resp::command(&[b"INFO"], &mut out);
     resp::command(&[b"ROLE"], &mut out);
     scripts.iter().for_each(|script| resp::command(&[b"SCRIPT", b"LOAD", script.as_bytes()], &mut out));
     writer.write_all(&out).await.map_err(shown)?;
     let mut input = Vec::new();
-    let (mut sums, mut is_cluster) = (Vec::new(), false);
+    let (mut sums, mut is_cluster, mut id) = (Vec::new(), false, String::new());
     for step in 0..STEPS + scripts.len() {
         let reply = loop {
             match resp::parse(&input) {
@@ -64,11 +69,11 @@ pub(super) async fn open(target: Target<'_>, place: &Place, scripts: &[&str]) ->
         };
         match reply? {
             Step::Nothing => {}
-            Step::Cluster => is_cluster = true,
+            Step::Itself(name, is_one) => (id, is_cluster) = (name, is_one),
             Step::Script(sum) => sums.push(sum),
         }
     }
-    Ok(Opened { halves: (reader, writer), scripts: sums, is_cluster })
+    Ok(Opened { halves: (reader, writer), scripts: sums, is_cluster, id, took: began.elapsed() })
 }
 
 /// Asks one thing of a Redis that was not connected to, and gives what `read` makes of the answer.
@@ -152,7 +157,8 @@ pub(super) fn shown(e: io::Error) -> String {
 /// What an answer tells.
 enum Step {
     Nothing,
-    Cluster,
+    /// What it calls itself, and whether it is a node of a cluster.
+    Itself(String, bool),
     Script(String),
 }
 
@@ -162,8 +168,11 @@ fn judge(step: usize, value: &Value<'_>, is_cluster: bool) -> Result<Step, Strin
         return Err(format!("it says \"{}\"", String::from_utf8_lossy(text)));
     }
     match step {
-        2 if value.text().is_some_and(|text| memchr::memmem::find(text, b"cluster_enabled:1").is_some()) => {
-            Ok(Step::Cluster)
+        2 => {
+            let text = value.text().unwrap_or_default();
+            let is_cluster = memchr::memmem::find(text, b"cluster_enabled:1").is_some();
+            let id = text.split(|b| *b == b'\n').find_map(|line| line.strip_prefix(b"run_id:")).unwrap_or_default();
+            Ok(Step::Itself(String::from_utf8_lossy(id.trim_ascii()).into_owned(), is_cluster))
         }
         3 => match value.list().and_then(|list| list.first()).and_then(Value::text) {
             // Any node of a cluster knows who has what.

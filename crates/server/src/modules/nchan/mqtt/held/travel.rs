@@ -5,13 +5,15 @@ use crate::modules::LocationConf;
 use crate::modules::nchan::mqtt::link::MqttLink;
 use crate::modules::nchan::mqtt::live::Live;
 use crate::modules::nchan::mqtt::offline::MOST_BYTES;
+use crate::modules::nchan::redis::backend::Backend;
 use runtime::clock;
+use std::sync::Arc;
 use wire::mqtt::packet::code;
 
 impl Held {
     /// Whether it can go on in another process.
     pub(in super::super) fn may_go(&self) -> bool {
-        !self.stays && self.over.is_none() && self.live.as_ref().is_none_or(|live| live.session.may_go())
+        !self.stays && self.over.is_none()
     }
 
     /// For another process; none: it stays. `rest`: what is left of what it was saying, which is its to say again from then on.
@@ -33,10 +35,14 @@ impl Held {
     }
 
     /// What another process wrote, for a location of this one. None: it was something else, or has no place here.
-    pub(in super::super) fn arrive(r: &mut heir::Reader<'_>, conf: &LocationConf) -> Option<Held> {
+    pub(in super::super) fn arrive(
+        r: &mut heir::Reader<'_>,
+        conf: &LocationConf,
+        backend: Option<&Arc<Backend>>,
+    ) -> Option<Held> {
         let link = MqttLink::read(r)?;
         let (silent_ms, connect_timeout_ms) = (r.number()?, u32::try_from(r.number()?).ok()?);
-        let live = if r.flag()? { Some(Live::read(r, &conf.nchan)?) } else { None };
+        let live = if r.flag()? { Some(Live::read(r, &conf.nchan, backend)?) } else { None };
         let now = clock::monotonic_ms();
         let held = Held {
             link,

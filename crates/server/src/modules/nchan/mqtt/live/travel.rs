@@ -6,8 +6,10 @@ use crate::modules::nchan::mqtt::rules::Rules;
 use crate::modules::nchan::mqtt::session::Session;
 use crate::modules::nchan::mqtt::session::travel::{read_keep, read_optional, write_keep};
 use crate::modules::nchan::mqtt::table;
+use crate::modules::nchan::redis::backend::Backend;
 use heir::{Reader, Writer};
 use push::Options;
+use std::sync::Arc;
 use wire::mqtt::Version;
 
 /// Scans of one client: one for each of its filters.
@@ -32,8 +34,8 @@ impl Live {
 
     /// What another process wrote, for a location of this one. None: it was something else, its client has come already on another
     /// connection, or the location is none for it.
-    pub(in super::super) fn read(r: &mut Reader<'_>, conf: &Conf) -> Option<Box<Live>> {
-        if !conf.mqtt || conf.is_shared() {
+    pub(in super::super) fn read(r: &mut Reader<'_>, conf: &Conf, backend: Option<&Arc<Backend>>) -> Option<Box<Live>> {
+        if !conf.mqtt {
             return None;
         }
         let key = r.bytes()?;
@@ -43,7 +45,11 @@ impl Live {
             Some(Scan { filter, qos, number, after: r.optional_bytes()?.map(Into::into) })
         })?;
         let allowed: Vec<Box<[u8]>> = r.list(MAX_ALLOWED, |r| r.bytes().map(Box::from))?;
-        let session = Session::read(r)?;
+        // The configuration may name another Redis by now, or none, or one for the first time.
+        let session = Session::read(r, |group| backend.filter(|backend| backend.has(group)).cloned())?;
+        if session.backend.is_none() && backend.is_some() {
+            return None;
+        }
         let owner = table::arrive(key.into())?;
         let (scans, allowed) = (scans.into(), allowed.into());
         let mut live = Box::new(Live { session, owner, peer: peer.shared(), scans, allowed, noted_ms: 0 });

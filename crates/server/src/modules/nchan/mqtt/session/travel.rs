@@ -4,17 +4,15 @@
 use super::{MAX_SUBSCRIPTIONS, Outgoing, Session, Subscribed, Turn, Will};
 use crate::modules::nchan::hub::{self, Listening};
 use crate::modules::nchan::names;
+use crate::modules::nchan::redis::backend::Backend;
 use heir::{Reader, Writer};
 use push::{Id, Keep, Packed};
+use std::sync::Arc;
+use std::time::Duration;
 use wire::mqtt::packet::Wants;
 use wire::mqtt::topic;
 
 impl Session {
-    /// Whether it can go on in another process: channels that others share are followed there by who asks for them.
-    pub(in super::super) fn may_go(&self) -> bool {
-        self.backend.is_none()
-    }
-
     /// For another process. False: messages are gone that the client has not had.
     pub(in super::super) fn write(&mut self, w: &mut Writer) -> bool {
         if !self.gather(hub::now()) {
@@ -26,7 +24,8 @@ impl Session {
         w.flag(self.will.is_some());
         self.will.iter().for_each(|will| will.write(w));
         w.number(self.subscriptions.len() as u64);
-        self.subscriptions.iter().for_each(|subscribed| subscribed.write(w));
+        let is_shared = self.backend.is_some();
+        self.subscriptions.iter().for_each(|subscribed| subscribed.write(is_shared, w));
         w.number(self.flight.len() as u64);
         for (id, outgoing) in self.flight.iter() {
             w.number((*id).into());
@@ -38,7 +37,7 @@ impl Session {
         true
     }
 
-    /// Takes what has come by filters: there these begin with what is published there.
+    /// Takes what has come by filters: there these begin with what is published there, or with what comes there from a Redis behind this.
     fn gather(&mut self, now: i64) -> bool {
         for at in 0..self.subscriptions.len() {
             while topic::has_wildcards(&self.subscriptions[at].filter) {
@@ -52,22 +51,34 @@ impl Session {
         true
     }
 
-    /// What another process wrote. None: it was something else, or there is no room for it.
-    pub(in super::super) fn read(r: &mut Reader<'_>) -> Option<Box<Session>> {
-        Session::read_after(r, &|_| None)
+    /// What another process wrote. None: it was something else, or there is no room for it. `find`: the Redis of a group, if it has one that is
+    /// known here.
+    pub(in super::super) fn read(
+        r: &mut Reader<'_>,
+        find: impl FnOnce(&[u8]) -> Option<Arc<Backend>>,
+    ) -> Option<Box<Session>> {
+        Session::read_after(r, find, &|_| None)
     }
 
     /// The same, where it has come further by some of its filters.
     pub(in super::super) fn read_after(
         r: &mut Reader<'_>,
+        find: impl FnOnce(&[u8]) -> Option<Arc<Backend>>,
         after: &dyn Fn(&[u8]) -> Option<Id>,
     ) -> Option<Box<Session>> {
-        let mut session = Session::new(r.bytes()?.into(), None);
+        let group = r.bytes()?;
+        let backend = find(group);
+        // Names of groups of a Redis are marked.
+        if group.contains(&0) != backend.is_some() {
+            return None;
+        }
+        let mut session = Session::new(group.into(), backend);
         session.origin = r.number()?;
         session.expiry_s = u32::try_from(r.number()?).ok()?;
         session.will = if r.flag()? { Some(Box::new(Will::read(r)?)) } else { None };
-        let group = session.group.clone();
-        let subscriptions: Vec<Subscribed> = r.list(MAX_SUBSCRIPTIONS, |r| Subscribed::read(r, &group, after))?;
+        let (group, backend) = (session.group.clone(), session.backend.clone());
+        let read = |r: &mut Reader<'_>| Subscribed::read(r, &group, backend.as_deref(), after);
+        let subscriptions: Vec<Subscribed> = r.list(MAX_SUBSCRIPTIONS, read)?;
         for subscribed in subscriptions {
             session.bill(&subscribed.filter).ok()?;
             session.add(subscribed);
@@ -82,7 +93,8 @@ impl Session {
 }
 
 impl Subscribed {
-    fn write(&self, w: &mut Writer) {
+    /// `is_shared`: what is published comes from a Redis, to the other process as well.
+    fn write(&self, is_shared: bool, w: &mut Writer) {
         w.bytes(&self.filter);
         let Wants { qos, no_local, retain_as_published, retain_handling } = self.wants;
         w.number(qos.into());
@@ -93,9 +105,21 @@ impl Subscribed {
         let after = self.after();
         w.signed(after.time);
         w.signed(after.tag.into());
+        if is_shared && topic::has_wildcards(&self.filter) {
+            let had = self.listening.subscription.had_by_filter();
+            w.optional_bytes(had.as_ref().map(|(topic, _)| &**topic));
+            let id = had.map_or(Id::default(), |(_, id)| id);
+            w.signed(id.time);
+            w.signed(id.tag.into());
+        }
     }
 
-    fn read(r: &mut Reader<'_>, group: &[u8], moved: &dyn Fn(&[u8]) -> Option<Id>) -> Option<Subscribed> {
+    fn read(
+        r: &mut Reader<'_>,
+        group: &[u8],
+        backend: Option<&Backend>,
+        moved: &dyn Fn(&[u8]) -> Option<Id>,
+    ) -> Option<Subscribed> {
         let filter = r.bytes()?;
         let wants = Wants {
             qos: read_byte(r, 2)?,
@@ -110,9 +134,20 @@ impl Subscribed {
         }
         let after = moved(filter).unwrap_or(after);
         let (store, mailbox, now) = (hub::store(), hub::mailbox(), hub::now());
-        let subscription = match topic::has_wildcards(filter) {
-            true => store.resume_filter(group, filter, &mailbox, now),
-            false => store.resume(&[(&names::name(group, filter), after)], None, &mailbox, now),
+        let subscription = match (topic::has_wildcards(filter), backend) {
+            (true, Some(backend)) => {
+                let (topic, time, tag) = (r.optional_bytes()?, r.signed()?, i32::try_from(r.signed()?).ok()?);
+                backend.follow_group(group);
+                store.resume_heard(group, filter, topic.map(|topic| (topic, Id { time, tag })), &mailbox, now)
+            }
+            (true, None) => store.resume_filter(group, filter, &mailbox, now),
+            (false, Some(backend)) => {
+                let name = names::name(group, filter);
+                // It is followed as long as there is a subscriber.
+                backend.follow_soon(&name, Duration::ZERO);
+                store.resume(&[(&name, after)], None, &mailbox, now)
+            }
+            (false, None) => store.resume(&[(&names::name(group, filter), after)], None, &mailbox, now),
         };
         Some(Subscribed { filter: filter.into(), wants, number, listening: Listening::new(subscription.ok()?) })
     }
