@@ -268,7 +268,7 @@ fn a_program_asks_clients_for_their_certificates() {
         ("plain.test", "NONE", "NONE"),
     ] {
         let told = |setup: Setup| setup.connect(server.port, name).get("/", name).1;
-        assert_eq!(told(Setup::with_certificate(&dir, "client")), mine, "{name}");
+        assert_eq!(told(Setup::with_certificate(dir, "client")), mine, "{name}");
         assert_eq!(told(Setup::new()), without, "{name}");
     }
 }
