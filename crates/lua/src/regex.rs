@@ -75,6 +75,10 @@ pub struct Expression {
 }
 
 /// How it is matched.
+#[allow(
+    clippy::large_enum_variant,
+    reason = "an expression is behind a pointer already, and the large one is the usual one"
+)]
 enum Engine {
     /// The usual way. `is_anchored`: `a`, where it could not be said in the pattern: a match that begins elsewhere is none.
     Usual { regex: Regex, locations: RefCell<CaptureLocations>, is_anchored: bool },
