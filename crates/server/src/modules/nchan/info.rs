@@ -14,7 +14,7 @@ struct Table {
     next: u64,
     bytes: usize,
     /// By channel: by number, in the order of their coming.
-    all: HashMap<Box<[u8]>, BTreeMap<u64, Box<[u8]>>>,
+    all: HashMap<Box<[u8]>, Answers>,
 }
 
 static TABLE: LazyLock<Mutex<Table>> = LazyLock::new(Mutex::default);

@@ -185,6 +185,7 @@ impl Subscribers {
 /// Whether a long-poll is answered with all messages that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Together {
+    /// One message.
     Off,
     /// As multipart/mixed.
     On,
