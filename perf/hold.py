@@ -39,7 +39,7 @@ PART = REQUEST[:30]
 DEFERRED = 4
 # What a connection to Ironweir may take at most, bytes of PSS, by what was sent on it; of fewer than some 10,000 each has more of what
 # there is once.
-BARS = {"request": 1400, "nothing": 1400, "part": 9000}
+BARS = {"request": 1150, "nothing": 1200, "part": 9000}
 VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
 
 

@@ -1,5 +1,6 @@
 //! Descriptors of a thread and their readiness: one epoll set, edge-triggered, and some forty bytes for each descriptor.
 
+use super::table::Table;
 use super::{ENGINE, NOBODY, TaskId, wake, wake_first};
 use rustix::event::Timespec;
 use rustix::event::epoll::{self, CreateFlags, Event, EventData, EventFlags};
@@ -44,12 +45,12 @@ struct Place {
 
 #[derive(Default)]
 struct Sources {
-    places: Vec<Place>,
+    places: Table<Place>,
     free: Vec<u32>,
 }
 
 thread_local! {
-    static SOURCES: RefCell<Sources> = const { RefCell::new(Sources { places: Vec::new(), free: Vec::new() }) };
+    static SOURCES: RefCell<Sources> = const { RefCell::new(Sources { places: Table::new(), free: Vec::new() }) };
     static EPOLL: OnceCell<OwnedFd> = const { OnceCell::new() };
     static BATCH: Cell<Vec<Event>> = const { Cell::new(Vec::new()) };
 }
@@ -174,10 +175,7 @@ impl Registration {
     /// No memory, or more descriptors than `fs.epoll.max_user_watches` allows.
     pub fn new(fd: BorrowedFd<'_>, interest: Interest) -> io::Result<Registration> {
         let (source, generation) = SOURCES.with_borrow_mut(|s| {
-            let place = s.free.pop().unwrap_or_else(|| {
-                s.places.push(Place::default());
-                (s.places.len() - 1) as u32
-            });
+            let place = s.free.pop().unwrap_or_else(|| s.places.push(Place::default()) as u32);
             let (reader, writer, ready) = (Cell::new(NOBODY), Cell::new(NOBODY), Cell::new(0));
             let urgent = interest == Interest::Peer;
             let source = Rc::new(Source { place, reader, writer, ready, urgent });

@@ -12,6 +12,7 @@
 
 pub mod clock;
 pub mod io;
+pub mod table;
 pub mod timer;
 
 use rustix::event::{EventfdFlags, eventfd};
@@ -25,6 +26,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Wake, Waker};
 use std::time::{Duration, Instant};
+use table::Table;
 
 /// Tasks that run before the kernel is asked for news again.
 const TASKS_A_TURN: usize = 64;
@@ -109,7 +111,7 @@ struct Task {
 }
 
 struct Engine {
-    tasks: RefCell<Vec<Task>>,
+    tasks: RefCell<Table<Task>>,
     free: RefCell<Vec<u32>>,
     ready: RefCell<VecDeque<u32>>,
     /// Those that run first.
@@ -126,7 +128,7 @@ struct Engine {
 thread_local! {
     static ENGINE: Engine = const {
         Engine {
-            tasks: RefCell::new(Vec::new()),
+            tasks: RefCell::new(Table::new()),
             free: RefCell::new(Vec::new()),
             ready: RefCell::new(VecDeque::new()),
             urgent: RefCell::new(VecDeque::new()),

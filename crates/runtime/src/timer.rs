@@ -3,6 +3,7 @@
 
 use crate::TaskId;
 use crate::clock::monotonic_ms;
+use crate::table::Table;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
@@ -23,7 +24,7 @@ struct Entry {
 }
 
 struct Wheel {
-    entries: Vec<Entry>,
+    entries: Table<Entry>,
     free: Vec<u32>,
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
     /// Items of the heap whose timer is gone, or stands earlier in it.
@@ -50,7 +51,7 @@ impl Wheel {
 
 thread_local! {
     static WHEEL: RefCell<Wheel> =
-        const { RefCell::new(Wheel { entries: Vec::new(), free: Vec::new(), heap: BinaryHeap::new(), stale: 0 }) };
+        const { RefCell::new(Wheel { entries: Table::new(), free: Vec::new(), heap: BinaryHeap::new(), stale: 0 }) };
 }
 
 /// One deadline, owned by a connection, an exchange or a task.
@@ -64,8 +65,8 @@ impl Timer {
     pub fn new() -> Timer {
         WHEEL.with_borrow_mut(|w| {
             let key = w.free.pop().unwrap_or_else(|| {
-                w.entries.push(Entry { deadline: NEVER, queued: NEVER, generation: 0, task: TaskId::NOBODY });
-                (w.entries.len() - 1) as u32
+                let entry = Entry { deadline: NEVER, queued: NEVER, generation: 0, task: TaskId::NOBODY };
+                w.entries.push(entry) as u32
             });
             Timer { key }
         })

@@ -55,12 +55,21 @@ pub fn start(fd: OwnedFd, remote: Address, listener: usize, now: bool) {
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, socket.handle());
     crate::worker::draw(&client);
     look_closely(&client);
-    let work = guarded(Seat::take(&client), move || run(Http1::new(Incoming::new(socket)), client));
+    let (seat, incoming) = (Seat::take(&client), Incoming::new(socket));
+    if crate::worker::is_of_stream(&client) {
+        let incoming = Box::new(incoming);
+        return launch(guarded(seat, move || crate::stream::serve(*incoming, client)), now);
+    }
+    let http = Http1::new(incoming);
+    launch(guarded(seat, move || serve_http(http, client)), now);
+}
+
+fn launch(work: impl Future<Output = ()> + 'static, now: bool) {
     if now {
-        runtime::spawn_now(work)
+        runtime::spawn_now(work);
     } else {
-        runtime::spawn(work)
-    };
+        runtime::spawn(work);
+    }
 }
 
 /// Goes on with an idle connection of another thread.
@@ -91,7 +100,7 @@ pub fn start_flow(flow: Rc<Flow>, remote: Address, local: Address, listener: usi
         return false;
     }
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
-    client.local.replace(Some(local));
+    client.local.replace(Some(Box::new(local)));
     crate::worker::draw(&client);
     look_closely(&client);
     runtime::spawn(guarded(Seat::take(&client), move || crate::stream::udp::serve(flow, client)));
@@ -104,7 +113,7 @@ pub fn new_quic(remote: Address, local: Address, listener: usize) -> Option<Rc<C
         return None;
     }
     let client = Client::new(NEXT_NUMBER.fetch_add(1, Relaxed), remote, listener, Weak::new());
-    let client = Rc::new(Client { quic: true, local: RefCell::new(Some(local)), ..Rc::into_inner(client)? });
+    let client = Rc::new(Client { quic: true, local: RefCell::new(Some(Box::new(local))), ..Rc::into_inner(client)? });
     crate::worker::draw(&client);
     look_closely(&client);
     Some(client)
@@ -127,51 +136,48 @@ fn look_closely(client: &Client) {
 
 /// A panic costs this connection and nothing else. What begins the work is given, not its future, for which there would be two places in
 /// the task otherwise.
-async fn guarded<F: Future<Output = ()>>(seat: Seat, begin: impl FnOnce() -> F) {
-    let mut work = std::pin::pin!(begin());
-    let result =
-        poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
-            Ok(Poll::Pending) => Poll::Pending,
-            Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
-            Err(panic) => Poll::Ready(Err(panic)),
-        })
-        .await;
-    if let Err(panic) = result {
-        let text = panic.downcast_ref::<String>().map(String::as_str);
-        let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
-        let number = seat.number();
-        crate::log::process_line(Level::Alert, format_args!("*{number} a connection was given up: {text}"));
+#[allow(clippy::manual_async_fn)] // See `http1::serve`.
+fn guarded<F: Future<Output = ()>>(seat: Seat, begin: impl FnOnce() -> F) -> impl Future<Output = ()> {
+    async move {
+        let mut work = std::pin::pin!(begin());
+        let result =
+            poll_fn(|cx| match std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| work.as_mut().poll(cx))) {
+                Ok(Poll::Pending) => Poll::Pending,
+                Ok(Poll::Ready(())) => Poll::Ready(Ok(())),
+                Err(panic) => Poll::Ready(Err(panic)),
+            })
+            .await;
+        if let Err(panic) = result {
+            let text = panic.downcast_ref::<String>().map(String::as_str);
+            let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("no text");
+            let number = seat.number();
+            crate::log::process_line(Level::Alert, format_args!("*{number} a connection was given up: {text}"));
+        }
     }
-}
-
-async fn run(mut http: Box<Http1>, client: Rc<Client>) {
-    if crate::worker::is_of_stream(&client) {
-        let incoming = http.take_incoming();
-        drop(http);
-        return Box::pin(crate::stream::serve(incoming, client)).await;
-    }
-    serve_http(http, client).await;
 }
 
 /// Serves a connection of `http`.
-pub async fn serve_http(mut http: Box<Http1>, client: Rc<Client>) {
-    let encrypted = match comes_first(&client) {
-        (false, false) => false,
-        (proxied, encrypted) => {
-            if !Box::pin(open(&mut http.incoming, &client, proxied, encrypted)).await {
-                return;
+#[allow(clippy::manual_async_fn)] // See `http1::serve`.
+pub fn serve_http(mut http: Box<Http1>, client: Rc<Client>) -> impl Future<Output = ()> {
+    async move {
+        let encrypted = match comes_first(&client) {
+            (false, false) => false,
+            (proxied, encrypted) => {
+                if !Box::pin(open(&mut http.incoming, &client, proxied, encrypted)).await {
+                    return;
+                }
+                encrypted
             }
-            encrypted
+        };
+        if encrypted && http2::is_agreed(&client) {
+            return Box::pin(http2::serve(http, client)).await;
         }
-    };
-    if encrypted && http2::is_agreed(&client) {
-        return Box::pin(http2::serve(http, client)).await;
-    }
-    if speaks_mqtt(&client) {
-        return Box::pin(mqtt::serve(http, &client)).await;
-    }
-    if let Some(http) = http1::serve(http, &client).await {
-        Box::pin(http2::serve(http, client)).await;
+        if speaks_mqtt(&client) {
+            return Box::pin(mqtt::serve(http, &client)).await;
+        }
+        if let Some(http) = http1::serve(http, &client).await {
+            Box::pin(http2::serve(http, client)).await;
+        }
     }
 }
 
@@ -221,12 +227,11 @@ mod tests {
         let (tx, rx) = std::os::unix::net::UnixStream::pair().expect("a socket pair");
         let socket = Socket::new(tx.into());
         let client = Client::new(1, Address::Unix(PathBuf::new()), 0, socket.handle());
-        let task = std::mem::size_of_val(&guarded(Seat::take(&client), move || {
-            run(Http1::new(Incoming::new(socket)), client)
-        }));
+        let http = Http1::new(Incoming::new(socket));
+        let task = std::mem::size_of_val(&guarded(Seat::take(&client), move || serve_http(http, client)));
         drop(rx);
         let (session, client) = (size_of::<Http1>(), size_of::<Client>());
         println!("task {task}, session {session}, client {client}");
-        assert!(task <= 500 && size_of::<Http1>() <= 320 && size_of::<Client>() <= 256);
+        assert!(task <= 224 && session <= 160 && client <= 176);
     }
 }

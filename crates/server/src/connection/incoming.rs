@@ -4,9 +4,8 @@
 use super::socket::Socket;
 use super::{Client, pool};
 use runtime::timer::Timer;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
-use std::os::fd::AsFd;
 use std::task::{Context, Poll, ready};
 
 /// A client's connection.
@@ -17,10 +16,8 @@ pub struct Incoming {
     pub timer: Timer,
     /// Bytes that came and are not used yet start at `at`.
     pub input: Vec<u8>,
-    /// See `input`.
-    pub at: usize,
-    /// TCP_NODELAY is set.
-    nodelay: bool,
+    /// See `input`. A head and what was sent behind it are far below 4 GB.
+    at: u32,
 }
 
 /// How a wait for bytes ended.
@@ -36,18 +33,18 @@ pub enum Filled {
 impl Incoming {
     /// A new connection.
     pub fn new(socket: Socket) -> Incoming {
-        Incoming { socket, timer: Timer::new(), input: Vec::new(), at: 0, nodelay: false }
+        Incoming { socket, timer: Timer::new(), input: Vec::new(), at: 0 }
     }
 
     /// Bytes that came and are not used yet.
     pub fn unread(&self) -> &[u8] {
-        &self.input[self.at..]
+        &self.input[self.at as usize..]
     }
 
     /// Marks `n` unread bytes as used.
     pub fn consume(&mut self, n: usize) {
-        self.at += n;
-        if self.at == self.input.len() {
+        self.at += n as u32;
+        if self.at as usize == self.input.len() {
             self.input.clear();
             self.at = 0;
         }
@@ -56,8 +53,13 @@ impl Incoming {
     /// Takes the unread bytes away, with the buffer that they are in.
     pub fn take_unread(&mut self) -> Vec<u8> {
         let mut bytes = std::mem::take(&mut self.input);
-        bytes.drain(..std::mem::take(&mut self.at));
+        bytes.drain(..std::mem::take(&mut self.at) as usize);
         bytes
+    }
+
+    /// Other bytes take the place of the unread ones.
+    pub fn put_unread(&mut self, bytes: Vec<u8>) {
+        (self.input, self.at) = (bytes, 0);
     }
 
     /// Makes room and reads once.
@@ -72,11 +74,11 @@ impl Incoming {
     fn make_room(&mut self) {
         if self.input.capacity() < pool::BUFFER {
             let few = std::mem::replace(&mut self.input, pool::take_buffer());
-            self.input.extend_from_slice(&few[self.at..]);
+            self.input.extend_from_slice(&few[self.at as usize..]);
             self.at = 0;
         }
         if self.at > 0 && self.input.capacity() - self.input.len() < pool::BUFFER / 4 {
-            self.input.drain(..self.at);
+            self.input.drain(..self.at as usize);
             self.at = 0;
         }
         if self.input.capacity() == self.input.len() {
@@ -86,20 +88,17 @@ impl Incoming {
 
     /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
     pub fn set_nodelay(&mut self) {
-        if !std::mem::replace(&mut self.nodelay, true) {
-            // A unix socket has no such option, and needs none.
-            let _ = rustix::net::sockopt::set_tcp_nodelay(self.socket.as_fd(), true);
-        }
+        self.socket.set_nodelay();
     }
 
     /// Whether TCP_NODELAY is set.
     pub fn is_nodelay(&self) -> bool {
-        self.nodelay
+        self.socket.is_nodelay()
     }
 
     /// It is set already, or not.
     pub fn note_nodelay(&mut self, is_set: bool) {
-        self.nodelay = is_set;
+        self.socket.note_nodelay(is_set);
     }
 
     /// Gives an empty input buffer back while somebody else is waited for.
@@ -112,26 +111,39 @@ impl Incoming {
 
     /// Reads once, waiting until something comes or the deadline has passed. As long as nothing has come, the connection could
     /// make room for another; afterwards if its client is too slow (`connection::reuse`).
-    pub async fn fill(&mut self, client: &Client) -> Filled {
-        let filled = poll_fn(|cx| {
-            if client.is_taken() {
-                return Poll::Ready(Filled::Taken);
-            }
-            if let Poll::Ready(read) = self.poll_fill(cx) {
-                return Poll::Ready(Filled::Read(read));
-            }
-            if self.unread().is_empty() {
-                self.lend_input();
-                client.rests();
-            } else {
-                self.slim();
-                client.owes(0);
-            }
-            self.timer.poll_expired(cx).map(|()| Filled::Late)
-        })
-        .await;
-        client.works();
+    pub fn fill(&mut self, client: &Client) -> impl Future<Output = Filled> {
+        poll_fn(move |cx| self.poll_filled(client, cx))
+    }
+
+    /// See [`Incoming::fill`].
+    pub fn poll_filled(&mut self, client: &Client, cx: &mut Context<'_>) -> Poll<Filled> {
+        let filled = self.poll_bytes(client, cx);
+        if filled.is_ready() {
+            client.works();
+        }
         filled
+    }
+
+    fn poll_bytes(&mut self, client: &Client, cx: &mut Context<'_>) -> Poll<Filled> {
+        if client.is_taken() {
+            return Poll::Ready(Filled::Taken);
+        }
+        if let Poll::Ready(read) = self.poll_fill(cx) {
+            return Poll::Ready(Filled::Read(read));
+        }
+        if self.unread().is_empty() {
+            self.lend_input();
+            client.rests();
+        } else {
+            self.slim();
+            client.owes(0);
+        }
+        self.timer.poll_expired(cx).map(|()| Filled::Late)
+    }
+
+    /// Takes the buffer away; what is unread begins at the number.
+    pub fn take_input(&mut self) -> (Vec<u8>, usize) {
+        (std::mem::take(&mut self.input), std::mem::take(&mut self.at) as usize)
     }
 
     /// What has begun to come waits for the rest in a buffer of its own size.

@@ -83,7 +83,7 @@ pub struct Client {
     /// The client's address; `realip` may replace it for a request.
     pub remote: RefCell<Address>,
     /// The address the connection came to, once someone asked the kernel for it.
-    pub local: RefCell<Option<Address>>,
+    pub local: RefCell<Option<Box<Address>>>,
     /// Which listener of the thread it came through.
     pub listener: usize,
     /// Wall clock at accept, ms.
@@ -191,7 +191,7 @@ impl Client {
         let other = Rc::new(Client {
             number: self.number,
             remote: self.remote.clone(),
-            local: RefCell::new(Some(local)),
+            local: RefCell::new(Some(Box::new(local))),
             listener,
             started_ms: runtime::clock::wall_ms(),
             requests: Cell::new(0),

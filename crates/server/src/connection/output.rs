@@ -30,7 +30,8 @@ const SENDFILE_CHUNK: u64 = 2 * 1024 * 1024;
 pub struct Output {
     bytes: Vec<u8>,
     start: usize,
-    files: VecDeque<FilePart>,
+    /// What is on its way from files; made for the first one.
+    stretches: Option<Box<Stretches>>,
     /// Bytes written since the connection began.
     pub written: u64,
     /// Bytes queued since the connection began.
@@ -41,8 +42,14 @@ pub struct Output {
     corked: bool,
     /// Behind the last byte the connection is closed at once: both leave in one packet.
     pub last: bool,
-    /// `aio threads`: reads in what of files is not in memory.
-    reader: Option<Box<Reader>>,
+}
+
+/// Stretches of files on their way: of no connection that has only sent what was in memory.
+#[derive(Default)]
+struct Stretches {
+    files: VecDeque<FilePart>,
+    /// `aio threads`: reads in what of them is not in memory.
+    reader: Option<Reader>,
 }
 
 struct FilePart {
@@ -56,7 +63,16 @@ struct FilePart {
 impl Output {
     /// Whether all is written.
     pub fn is_empty(&self) -> bool {
-        self.start == self.bytes.len() && self.files.is_empty()
+        self.start == self.bytes.len() && self.front().is_none()
+    }
+
+    #[inline]
+    fn front(&self) -> Option<&FilePart> {
+        self.stretches.as_ref().and_then(|stretches| stretches.files.front())
+    }
+
+    fn back(&self) -> Option<&FilePart> {
+        self.stretches.as_ref().and_then(|stretches| stretches.files.back())
     }
 
     /// How many bytes wait.
@@ -77,7 +93,7 @@ impl Output {
     /// Takes back what was queued since `queued` was so much; not possible where some of it was written, or is in files.
     pub fn take_back(&mut self, queued: u64) -> bool {
         let len = self.queued.saturating_sub(queued);
-        if !self.files.is_empty() || self.written > queued || len > (self.bytes.len() - self.start) as u64 {
+        if self.front().is_some() || self.written > queued || len > (self.bytes.len() - self.start) as u64 {
             return false;
         }
         self.bytes.truncate(self.bytes.len() - len as usize);
@@ -95,7 +111,7 @@ impl Output {
     /// Adds a piece, writing large ones at once as far as the kernel takes them.
     pub fn push(&mut self, socket: &mut Socket, chunk: Chunk<'_>) -> io::Result<()> {
         match chunk {
-            Chunk::Bytes(bytes) if bytes.len() >= DIRECT && self.files.is_empty() && socket.tls().is_none() => {
+            Chunk::Bytes(bytes) if bytes.len() >= DIRECT && self.front().is_none() && socket.tls().is_none() => {
                 self.push_direct(socket, bytes)
             }
             Chunk::Bytes(bytes) => {
@@ -116,25 +132,24 @@ impl Output {
 
     /// What of files is not in memory is read in by this pool from now on (`aio threads`).
     pub fn read_by(&mut self, pool: impl FnOnce() -> Arc<Pool>) {
-        if self.reader.is_none() {
-            self.reader = Some(Box::new(Reader::new(pool())));
-        }
+        self.stretches.get_or_insert_default().reader.get_or_insert_with(|| Reader::new(pool()));
     }
 
     /// Whether a stretch may be read here and now.
     fn may_read(&self, file: &OwnedFd, offset: u64, len: u64) -> bool {
-        self.reader.is_none() || readers::is_in_memory(file, offset, offset + len)
+        self.stretches.as_ref().is_none_or(|s| s.reader.is_none()) || readers::is_in_memory(file, offset, offset + len)
     }
 
     /// Stretches that follow each other in one file are one part: their number stays small however small they come.
     fn push_file(&mut self, file: &Rc<OwnedFd>, offset: u64, len: u64) {
         self.queued += len;
         let at = self.bytes.len();
-        match self.files.back_mut() {
+        let files = &mut self.stretches.get_or_insert_default().files;
+        match files.back_mut() {
             Some(part) if part.at == at && part.offset + part.len == offset && Rc::ptr_eq(&part.file, file) => {
                 part.len += len;
             }
-            _ => self.files.push_back(FilePart { at, file: file.clone(), offset, len }),
+            _ => files.push_back(FilePart { at, file: file.clone(), offset, len }),
         }
     }
 
@@ -144,7 +159,9 @@ impl Output {
             return;
         }
         self.bytes.drain(..self.start);
-        self.files.iter_mut().for_each(|part| part.at -= self.start);
+        for part in self.stretches.iter_mut().flat_map(|stretches| &mut stretches.files) {
+            part.at -= self.start;
+        }
         self.start = 0;
     }
 
@@ -152,7 +169,9 @@ impl Output {
     fn clear(&mut self) {
         self.bytes.clear();
         self.start = 0;
-        self.reader = None;
+        if let Some(stretches) = &mut self.stretches {
+            stretches.reader = None;
+        }
         if self.bytes.capacity() > KEEP_CAPACITY {
             self.bytes = Vec::new();
         }
@@ -236,7 +255,10 @@ impl Output {
 
     /// How much may be written without waiting for a disk.
     fn poll_file(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
-        let (Some(reader), Some(part)) = (&mut self.reader, self.files.front()) else { return Poll::Ready(u64::MAX) };
+        let Some(Stretches { files, reader: Some(reader) }) = self.stretches.as_deref_mut() else {
+            return Poll::Ready(u64::MAX);
+        };
+        let Some(part) = files.front() else { return Poll::Ready(u64::MAX) };
         if part.at > self.start {
             return Poll::Ready(u64::MAX);
         }
@@ -245,12 +267,13 @@ impl Output {
 
     /// Whether the connection is closed behind a file, and all may be written now.
     fn ends_with_file(&self, limit: u64) -> bool {
-        self.last && self.files.back().is_some_and(|f| f.at == self.bytes.len()) && self.waiting() <= limit
+        self.last && self.back().is_some_and(|f| f.at == self.bytes.len()) && self.waiting() <= limit
     }
 
     /// Whether something follows a file: bytes before one leave with it as it is (MSG_MORE).
     fn is_mixed(&self) -> bool {
-        self.files.front().is_some_and(|f| f.at < self.bytes.len() || self.files.len() > 1)
+        let files = self.stretches.as_ref().map(|stretches| &stretches.files);
+        files.is_some_and(|files| files.len() > 1 || files.front().is_some_and(|f| f.at < self.bytes.len()))
     }
 
     fn cork(&mut self, socket: &Socket, on: bool) {
@@ -260,13 +283,13 @@ impl Output {
     }
 
     fn write_once(&self, socket: &mut Socket, limit: u64) -> io::Result<usize> {
-        let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+        let end = self.front().map_or(self.bytes.len(), |f| f.at);
         if end > self.start {
             let end = end.min(self.start.saturating_add(usize::try_from(limit).unwrap_or(usize::MAX)));
-            let more = self.files.front().map_or(self.last && end == self.bytes.len(), |f| f.at == end);
+            let more = self.front().map_or(self.last && end == self.bytes.len(), |f| f.at == end);
             return socket.try_write(&self.bytes[self.start..end], more);
         }
-        let part = self.files.front().expect("a queue that is not empty has bytes or a file in front");
+        let part = self.front().expect("a queue that is not empty has bytes or a file in front");
         let mut offset = part.offset;
         let n =
             socket.try_sendfile(part.file.as_fd(), &mut offset, part.len.min(limit).min(SENDFILE_CHUNK) as usize)?;
@@ -278,14 +301,16 @@ impl Output {
 
     fn advance(&mut self, n: u64) {
         self.written += n;
-        let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+        let end = self.front().map_or(self.bytes.len(), |f| f.at);
         if end > self.start {
             self.start += n as usize;
-        } else if let Some(part) = self.files.front_mut() {
+        } else if let Some(files) = self.stretches.as_mut().map(|stretches| &mut stretches.files)
+            && let Some(part) = files.front_mut()
+        {
             part.offset += n;
             part.len -= n;
             if part.len == 0 {
-                self.files.pop_front();
+                files.pop_front();
             }
         }
         if self.is_empty() {
@@ -324,13 +349,13 @@ impl Output {
     pub fn take(&mut self, n: u64, out: &mut Vec<u8>) -> io::Result<()> {
         let mut left = n;
         while left > 0 {
-            let end = self.files.front().map_or(self.bytes.len(), |f| f.at);
+            let end = self.front().map_or(self.bytes.len(), |f| f.at);
             let step = if end > self.start {
                 let step = left.min((end - self.start) as u64);
                 out.extend_from_slice(&self.bytes[self.start..self.start + step as usize]);
                 step
             } else {
-                let part = self.files.front().expect("the caller asks for no more than waits");
+                let part = self.front().expect("the caller asks for no more than waits");
                 let step = left.min(part.len);
                 Chunk::File { file: &part.file, offset: part.offset, len: step }.copy_to(out)?;
                 step

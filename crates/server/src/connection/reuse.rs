@@ -17,6 +17,7 @@ use crate::log::error::Level;
 use crate::worker::counters;
 use runtime::TaskId;
 use runtime::clock;
+use runtime::table::Table;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
 use std::os::fd::AsFd;
@@ -139,7 +140,7 @@ struct List {
 }
 
 struct Room {
-    places: Vec<Place>,
+    places: Table<Place>,
     free: Vec<u32>,
     idle: List,
     owing: List,
@@ -151,7 +152,7 @@ const EMPTY: List = List { first: NONE, last: NONE };
 
 thread_local! {
     static ROOM: RefCell<Room> = const {
-        RefCell::new(Room { places: Vec::new(), free: Vec::new(), idle: EMPTY, owing: EMPTY, said_s: 0 })
+        RefCell::new(Room { places: Table::new(), free: Vec::new(), idle: EMPTY, owing: EMPTY, said_s: 0 })
     };
 }
 
@@ -177,10 +178,7 @@ impl Seat {
                     room.places[number as usize] = place;
                     number
                 }
-                None => {
-                    room.places.push(place);
-                    (room.places.len() - 1) as u32
-                }
+                None => room.places.push(place) as u32,
             }
         });
         client.reuse_entry.place.set(place);

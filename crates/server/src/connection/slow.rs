@@ -9,7 +9,7 @@ use shield::bans::subject;
 use shield::pace::{Judged, MinRate, Pace};
 use std::collections::HashMap;
 use std::fmt;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
@@ -142,14 +142,20 @@ impl Watch {
 }
 
 /// Waits for the first bytes of a connection, which holds one of its address's places meanwhile. None: there is none left.
-pub async fn fill_silent(incoming: &mut Incoming, client: &Client, silence: &mut Option<Box<Watch>>) -> Option<Filled> {
-    let Some(watch) = silence else { return Some(incoming.fill(client).await) };
-    let mut fill = std::pin::pin!(incoming.fill(client));
-    let filled = poll_fn(|cx| match fill.as_mut().poll(cx) {
-        Poll::Ready(filled) => Poll::Ready(Some(filled)),
-        Poll::Pending => watch.poll(client, cx, || 0).map(|()| None),
+pub fn fill_silent(
+    incoming: &mut Incoming,
+    client: &Client,
+    silence: &mut Option<Box<Watch>>,
+) -> impl Future<Output = Option<Filled>> {
+    poll_fn(move |cx| {
+        let polled = match (incoming.poll_filled(client, cx), &mut *silence) {
+            (Poll::Ready(filled), _) => Poll::Ready(Some(filled)),
+            (Poll::Pending, Some(watch)) => watch.poll(client, cx, || 0).map(|()| None),
+            (Poll::Pending, None) => Poll::Pending,
+        };
+        if polled.is_ready() {
+            client.works();
+        }
+        polled
     })
-    .await;
-    client.works();
-    filled
 }

@@ -24,6 +24,8 @@ pub struct Socket {
     held: bool,
     /// The kernel puts off ACKs until something goes out: see [`Socket::acks_are_put_off`].
     late_acks: bool,
+    /// TCP_NODELAY is set.
+    nodelay: bool,
 }
 
 enum State {
@@ -63,6 +65,30 @@ impl Socket {
         self.late_acks = true;
     }
 
+    /// `tcp_nodelay`: what is written leaves at once. Asks the kernel once a connection.
+    pub fn set_nodelay(&mut self) {
+        if let State::Tls(tls) = &mut self.state {
+            return tls.socket_mut().set_nodelay();
+        }
+        if !std::mem::replace(&mut self.nodelay, true) {
+            // A unix socket has no such option, and needs none.
+            let _ = rustix::net::sockopt::set_tcp_nodelay(self.as_fd(), true);
+        }
+    }
+
+    /// Whether TCP_NODELAY is set.
+    pub fn is_nodelay(&self) -> bool {
+        self.tls().map_or(self.nodelay, |tls| tls.socket().is_nodelay())
+    }
+
+    /// It is set already, or not.
+    pub fn note_nodelay(&mut self, is_set: bool) {
+        match &mut self.state {
+            State::Tls(tls) => tls.socket_mut().note_nodelay(is_set),
+            _ => self.nodelay = is_set,
+        }
+    }
+
     #[cold]
     fn ack_at_once(&mut self) {
         self.late_acks = false;
@@ -81,7 +107,7 @@ impl Socket {
     }
 
     fn of(state: State) -> Socket {
-        Socket { state, interest: Interest::Both, drained: false, held: false, late_acks: false }
+        Socket { state, interest: Interest::Both, drained: false, held: false, late_acks: false, nodelay: false }
     }
 
     /// The TLS connection below, if there is one.

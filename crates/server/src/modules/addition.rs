@@ -8,8 +8,9 @@ use crate::merged_values;
 use crate::request::Request;
 use crate::request::chunk::Chunk;
 use crate::request::filter::{BodyFilter, Rest};
-use crate::request::include::{self, Include};
+use crate::request::include::Include;
 use crate::request::respond::Filtered;
+use crate::request::subrequest;
 use std::io;
 use std::sync::Arc;
 
@@ -87,7 +88,7 @@ fn add(r: &mut Request, uri: &[u8], rest: &mut Rest<'_>) -> io::Result<()> {
     if uri.is_empty() {
         return Ok(());
     }
-    if !include::is_allowed(r, uri) {
+    if !subrequest::is_allowed(r, uri) {
         return Err(io::Error::other("the subrequest was refused"));
     }
     rest.include(r, Include { uri: uri.into(), args: [].into(), set: None, stub: None })

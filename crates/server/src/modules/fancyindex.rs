@@ -11,6 +11,7 @@ use crate::log_error;
 use crate::request::chunk::Chunk;
 use crate::request::include::{self, Include};
 use crate::request::phases::Verdict;
+use crate::request::subrequest;
 use crate::request::{Method, Request, Text};
 use crate::{inherited, merged_values};
 use conf::{Node, Problem};
@@ -214,7 +215,7 @@ fn send_part(r: &mut Request, part: &Part) -> Result<(), Verdict> {
     match part {
         Part::Local(bytes) => r.send_body(Chunk::Bytes(bytes), false),
         Part::Request(uri) => {
-            if !include::is_allowed(r, uri) {
+            if !subrequest::is_allowed(r, &uri[..]) {
                 return Err(Verdict::Broken);
             }
             include::add(r, Include { uri: uri[..].into(), args: [].into(), set: None, stub: None });

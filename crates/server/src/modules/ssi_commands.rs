@@ -7,7 +7,8 @@ use crate::log_error;
 use crate::modules;
 use crate::request::Request;
 use crate::request::evaluate::MAX_VALUE;
-use crate::request::include::{self, Include};
+use crate::request::include::Include;
+use crate::request::subrequest;
 use pcre2::bytes::RegexBuilder;
 use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_html, escape_uri};
@@ -203,7 +204,7 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     {
         r.ctx.ssi_shared.get_or_insert_default().borrow_mut().set(name, Vec::new());
     }
-    if !include::is_allowed(r, &uri) {
+    if !subrequest::is_allowed(r, &uri[..]) {
         return Err(Failed);
     }
     Ok(Outcome::Include { include: Include { uri, args, set, stub }, wait })

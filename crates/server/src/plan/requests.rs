@@ -223,7 +223,7 @@ fn route(snapshot: &Rc<ThreadSnapshot>, asked: &Asked) -> (Where, bool) {
     let ip = asked.client.unwrap_or(IpAddr::from([127, 0, 0, 1]));
     let client = Client::new(1, Address::Inet(SocketAddr::new(ip, 1)), listen, Weak::new());
     if let ListenAddress::Inet(address) = &snapshot.listens[listen].address {
-        client.local.replace(Some(Address::Inet(*address)));
+        client.local.replace(Some(Box::new(Address::Inet(*address))));
     }
     let mut text = [&asked.method, b" ".as_slice(), &asked.target, b" HTTP/1.0\r\n"].concat();
     for (name, value) in [("Host", &asked.host), ("User-Agent", &asked.agent), ("Referer", &asked.referer)] {

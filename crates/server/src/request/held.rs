@@ -221,7 +221,7 @@ impl Kept {
             underway: std::mem::take(&mut r.underway),
             early,
             sent: http.output.written - http.answer_start.min(http.output.written),
-            header_size: http.header_size,
+            header_size: http.header_size.into(),
         })))
     }
 
@@ -289,7 +289,8 @@ impl Parts {
         let mut incoming = Incoming::new(socket);
         incoming.input = self.early;
         let mut http = Http1::new(incoming);
-        (http.output.queued, http.output.written, http.header_size) = (self.sent, self.sent, self.header_size);
+        (http.output.queued, http.output.written) = (self.sent, self.sent);
+        http.header_size = u32::try_from(self.header_size).unwrap_or(u32::MAX);
         let mut r = pool::take_request(self.snapshot, self.client, Downstream::Http1(http));
         r.arena.push(&self.bytes);
         r.head.headers.head.headers.extend_from_slice(&self.headers);

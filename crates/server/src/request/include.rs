@@ -119,17 +119,6 @@ pub fn add(r: &mut Request, include: Include) {
     r.answer.deferred.get_or_insert_default().0.push_back(Piece::Include(include));
 }
 
-/// Whether the request may make another subrequest, which is counted then; logs why not.
-pub fn is_allowed(r: &mut Request, uri: &[u8]) -> bool {
-    let why = subrequest::refusal(r);
-    if let Some(why) = why
-        && r.flow.lineage.get_or_insert_default().refuse()
-    {
-        log_error!(r, Error, "{why} while processing \"{}\"", String::from_utf8_lossy(uri));
-    }
-    why.is_none()
-}
-
 /// Lets the includes of an answer run and sends what they say and what stands between them, until nothing is left that can be sent now.
 pub async fn drive(r: &mut Request) -> Result<(), Verdict> {
     while r.answer.deferred.is_some() {
@@ -414,7 +403,7 @@ pub(super) async fn next(r: &mut Request, child: &Child) -> Result<Next, Verdict
             return Poll::Ready(Ok(Next::Done(done)));
         }
         if flow::is_client_gone(r, cx) {
-            crate::log_error!(r, Info, "client prematurely closed connection");
+            log_error!(r, Info, "client prematurely closed connection");
             r.flow.aborted = true;
             return Poll::Ready(Err(Verdict::Broken));
         }

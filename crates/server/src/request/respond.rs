@@ -509,7 +509,7 @@ impl Request {
     /// Without the head: `$body_bytes_sent`.
     pub fn body_bytes_sent(&self) -> u64 {
         match &self.downstream {
-            Downstream::Http1(h) => self.bytes_sent().saturating_sub(h.header_size),
+            Downstream::Http1(h) => self.bytes_sent().saturating_sub(h.header_size.into()),
             Downstream::Sub(s) => s.length,
             other => other.stream().map_or(0, |stream| {
                 let (all, head) = stream.sent();

@@ -86,7 +86,7 @@ pub async fn run(r: &mut Request, uri: Text, args: Text, options: Options) -> Re
 }
 
 /// Counts another subrequest of the request. Why it may make none.
-pub(super) fn refusal(r: &mut Request) -> Option<&'static str> {
+fn refusal(r: &mut Request) -> Option<&'static str> {
     let is_too_deep = r.flow.depth >= MAX_SUBREQUESTS;
     if is_too_deep {
         return Some("subrequests cycle");
@@ -94,15 +94,38 @@ pub(super) fn refusal(r: &mut Request) -> Option<&'static str> {
     (!r.flow.lineage.get_or_insert_default().ask()).then_some("too many subrequests")
 }
 
-/// Whether the request may make another subrequest, which is counted then; logs why not.
-pub fn is_allowed(r: &mut Request, uri: Text) -> bool {
-    let why = refusal(r);
-    if let Some(why) = why
-        && r.flow.lineage.get_or_insert_default().refuse()
-    {
-        log_error!(r, Error, "{why} while processing \"{}\"", String::from_utf8_lossy(r.get(uri)));
+/// The uri of a subrequest that is not made yet.
+#[derive(Clone, Copy, Debug)]
+pub enum Wanted<'u> {
+    /// It is a text of the request.
+    Text(Text),
+    /// It stands elsewhere.
+    Bytes(&'u [u8]),
+}
+
+impl std::convert::From<Text> for Wanted<'_> {
+    fn from(uri: Text) -> Self {
+        Wanted::Text(uri)
     }
-    why.is_none()
+}
+
+impl<'u> std::convert::From<&'u [u8]> for Wanted<'u> {
+    fn from(uri: &'u [u8]) -> Self {
+        Wanted::Bytes(uri)
+    }
+}
+
+/// Whether the request may make another subrequest, which is counted then; logs why not.
+pub fn is_allowed<'u>(r: &mut Request, uri: impl Into<Wanted<'u>>) -> bool {
+    let Some(why) = refusal(r) else { return true };
+    if r.flow.lineage.get_or_insert_default().refuse() {
+        let uri = match uri.into() {
+            Wanted::Text(uri) => r.get(uri),
+            Wanted::Bytes(uri) => uri,
+        };
+        log_error!(r, Error, "{why} while processing \"{}\"", String::from_utf8_lossy(uri));
+    }
+    false
 }
 
 /// Lets the thread's other tasks run after some subrequests: a page may ask for thousands that need not wait for anything.

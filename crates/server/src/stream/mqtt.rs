@@ -60,7 +60,6 @@ pub(super) async fn filter(session: &mut Session) -> Result<(), u16> {
     }
     out.extend_from_slice(&bytes[connect.size..]);
     facts(&mut session.r).changed = out.len() as i64 - bytes.len() as i64;
-    session.incoming.input = out;
-    session.incoming.at = 0;
+    session.incoming.put_unread(out);
     Ok(())
 }

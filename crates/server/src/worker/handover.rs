@@ -25,7 +25,7 @@ pub struct Parcel {
     address: Option<ListenAddress>,
     number: u64,
     remote: Address,
-    local: Option<Address>,
+    local: Option<Box<Address>>,
     started_ms: u64,
     requests: u64,
     proxy_protocol: Option<Header>,

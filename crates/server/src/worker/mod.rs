@@ -130,11 +130,11 @@ pub fn cutting() -> bool {
 /// The local address of a client's connection; asked of the kernel once.
 pub fn local_address(client: &Client) -> Address {
     if let Some(a) = &*client.local.borrow() {
-        return a.clone();
+        return Address::clone(a);
     }
     let Some(socket) = client.socket.upgrade() else { return Address::Unix(Default::default()) };
     let address = crate::listen::address::local_address(socket.as_fd());
-    client.local.replace(Some(address.clone()));
+    client.local.replace(Some(Box::new(address.clone())));
     address
 }
 

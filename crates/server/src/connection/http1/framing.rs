@@ -26,7 +26,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
     if let Some(handshake) = http.mqtt {
         (r.flow.keepalive, http.chunked) = (false, false);
         handshake.answer(r.answer.headers.status, http.output.buffer());
-        http.header_size = (http.output.buffer().len() - before) as u64;
+        http.header_size = (http.output.buffer().len() - before) as u32;
         http.output.appended(before);
         return;
     }
@@ -93,7 +93,7 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         }
     }
     out.extend_from_slice(b"\r\n");
-    http.header_size = (http.output.buffer().len() - before) as u64;
+    http.header_size = (http.output.buffer().len() - before) as u32;
     http.output.appended(before);
 }
 

@@ -23,13 +23,13 @@ use crate::status::requests;
 use crate::worker::counters;
 use crate::worker::handover;
 use head::{HeadRead, read_head};
-use request_task::{Done, New, Then};
+use request_task::{Done, New, Then, Working};
 use runtime::clock;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
 use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 /// Answers to pipelined requests are written together up to this many bytes.
@@ -50,7 +50,7 @@ pub struct Http1 {
     /// `output.queued` when the answer began.
     pub answer_start: u64,
     /// Bytes of the answer's head.
-    pub header_size: u64,
+    pub header_size: u32,
     /// When a rate limit began to count, ms.
     pub rate_start_ms: u64,
     /// `keepalive_min_timeout`: until then (monotonic ms) a shutdown leaves the idle connection alone.
@@ -81,11 +81,6 @@ impl Http1 {
         })
     }
 
-    /// Takes the connection away: another session follows.
-    pub fn take_incoming(&mut self) -> Incoming {
-        std::mem::replace(&mut self.incoming, Incoming::new(Socket::none()))
-    }
-
     /// Bytes that came and are not used yet.
     pub fn unread(&self) -> &[u8] {
         self.incoming.unread()
@@ -97,13 +92,13 @@ impl Http1 {
     }
 
     /// See [`Incoming::poll_fill`].
-    pub fn poll_fill(&mut self, cx: &mut std::task::Context<'_>) -> Poll<io::Result<usize>> {
+    pub fn poll_fill(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
         self.incoming.poll_fill(cx)
     }
 
     /// See [`Incoming::fill`].
-    pub async fn fill(&mut self, client: &Client) -> Filled {
-        self.incoming.fill(client).await
+    pub fn fill(&mut self, client: &Client) -> impl Future<Output = Filled> {
+        self.incoming.fill(client)
     }
 
     /// See [`Incoming::lend_input`].
@@ -112,12 +107,14 @@ impl Http1 {
     }
 
     /// Writes all that is queued. The deadline is the caller's.
-    pub async fn flush(&mut self) -> io::Result<()> {
-        let Http1 { incoming: Incoming { socket, .. }, output, .. } = self;
-        while !output.is_empty() {
-            poll_fn(|cx| output.poll_write(socket, cx, u64::MAX)).await?;
-        }
-        Ok(())
+    pub fn flush(&mut self) -> impl Future<Output = io::Result<()>> {
+        poll_fn(move |cx| {
+            let Http1 { incoming: Incoming { socket, .. }, output, .. } = &mut *self;
+            while !output.is_empty() {
+                ready!(output.poll_write(socket, cx, u64::MAX))?;
+            }
+            Poll::Ready(Ok(()))
+        })
     }
 
     /// Whether a shutdown closes the connection while it is idle.
@@ -165,7 +162,7 @@ async fn flush_before_head(r: &mut Request) -> io::Result<()> {
                     {
                         return Poll::Ready(Err(io::Error::other(TooSlow)));
                     }
-                    std::task::ready!(timer.poll_expired(cx));
+                    ready!(timer.poll_expired(cx));
                     return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
                 }
             }
@@ -178,94 +175,121 @@ async fn flush_before_head(r: &mut Request) -> io::Result<()> {
 }
 
 /// Serves requests on a connection until it is gone or parked. Gives the connection back where HTTP/2 begins on it.
-pub async fn serve(http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
-    let http = first::first_bytes(http, client).await?;
-    serve_from(next(http, client), client).await
+///
+/// An idle connection is little more than this future, and an `async fn` has room for each of its arguments twice: so what waits for clients
+/// is made of blocks instead.
+#[allow(clippy::manual_async_fn)]
+pub fn serve(http: Box<Http1>, client: &Rc<Client>) -> impl Future<Output = Option<Box<Http1>>> {
+    async move {
+        let http = first::first_bytes(http, client).await?;
+        serve_from(next(http, client), client).await
+    }
 }
 
-/// The connection's next request, of which bytes have come.
-fn next(http: Box<Http1>, client: &Rc<Client>) -> New {
+/// Works on the connection's next request, of which bytes have come.
+fn next(http: Box<Http1>, client: &Rc<Client>) -> Working {
     let mut r = pool::take_request(crate::worker::snapshot_for(client), client.clone(), Downstream::None);
     r.flow.pipelined = client.requests.get() > 0 && !http.unread().is_empty();
     r.downstream = Downstream::Http1(http);
-    New::Request(r)
+    request_task::work(New::Request(r))
 }
 
 /// Goes on with a request whose connection was parked.
-pub async fn go_on_with(back: Back, client: Rc<Client>) {
-    // HTTP/2 begins with the first bytes of a connection, which are long past.
-    let _ = serve_from(New::Back(back), &client).await;
+#[allow(clippy::manual_async_fn)]
+pub fn go_on_with(back: Back, client: Rc<Client>) -> impl Future<Output = ()> {
+    let working = request_task::work(New::Back(back));
+    async move {
+        // HTTP/2 begins with the first bytes of a connection, which are long past.
+        let _ = serve_from(working, &client).await;
+    }
 }
 
-async fn serve_from(mut new: New, client: &Rc<Client>) -> Option<Box<Http1>> {
-    loop {
-        let mut http;
-        let then = loop {
-            let Done { request, then, session } = request_task::work(new).await;
-            pool::give_request(request);
-            if let Then::Held(work) = then {
-                new = match work.await {
-                    Released::Back(back) => New::Back(back),
+#[allow(clippy::manual_async_fn)]
+fn serve_from(mut working: Working, client: &Rc<Client>) -> impl Future<Output = Option<Box<Http1>>> {
+    async move {
+        loop {
+            let (mut http, wait) = match after((&mut working).await) {
+                After::Wait { http, time } => (http, time),
+                After::Http2(http) => return Some(http),
+                After::Over => return None,
+                After::Linger { http, time, each } => {
+                    Box::pin(lingering_close(http, client, time, each)).await;
+                    return None;
+                }
+                After::Held(work) => match work.await {
+                    Released::Back(back) => {
+                        working = request_task::work(New::Back(back));
+                        continue;
+                    }
                     Released::Parked => return None,
-                };
-                continue;
+                },
+            };
+            if runtime::turn_is_spent() {
+                runtime::yield_now().await;
             }
-            http = session?;
-            break then;
-        };
-        let wait = match then {
-            Then::Held(_) => unreachable!("waited for above"),
-            Then::Wait(wait) => wait,
-            Then::Http2 => return Some(http),
-            Then::Linger { time, each } => {
-                Box::pin(lingering_close(http, client, time, each)).await;
-                return None;
+            if http.unread().is_empty() || http.output.waiting() >= PIPELINE_FLUSH {
+                if !http.output.is_empty() && http.flush().await.is_err() {
+                    return None;
+                }
+                if http.unread().is_empty() {
+                    http.rest();
+                    http.incoming.timer.set(wait);
+                    http = wait_for_next(http, client).await?;
+                }
             }
-        };
-        if runtime::turn_is_spent() {
-            runtime::yield_now().await;
+            working = next(http, client);
         }
-        if !http.unread().is_empty() && http.output.waiting() < PIPELINE_FLUSH {
-            new = next(http, client);
-            continue;
-        }
-        if !http.output.is_empty() && http.flush().await.is_err() {
-            return None;
-        }
-        if !http.unread().is_empty() {
-            new = next(http, client);
-            continue;
-        }
-        http.rest();
-        http.incoming.timer.set(wait);
-        http = match wait_for_next(http, client).await {
-            Some(http) => http,
-            None => return None,
-        };
-        new = next(http, client);
+    }
+}
+
+/// What a connection does behind a request.
+enum After {
+    /// It waits for the next one, so long.
+    Wait { http: Box<Http1>, time: Duration },
+    /// HTTP/2 begins.
+    Http2(Box<Http1>),
+    /// It is closed once the client has stopped sending: see [`Then::Linger`].
+    Linger { http: Box<Http1>, time: Duration, each: Duration },
+    /// A handler has it.
+    Held(phases::Work),
+    /// It is gone.
+    Over,
+}
+
+fn after(Done { request, then, session }: Done) -> After {
+    pool::give_request(request);
+    match (then, session) {
+        (Then::Held(work), _) => After::Held(work),
+        (_, None) => After::Over,
+        (Then::Wait(time), Some(http)) => After::Wait { http, time },
+        (Then::Http2, Some(http)) => After::Http2(http),
+        (Then::Linger { time, each }, Some(http)) => After::Linger { http, time, each },
     }
 }
 
 /// Waits until an idle connection brings something. None: it is closed, another's, or parked.
-async fn wait_for_next(mut http: Box<Http1>, client: &Rc<Client>) -> Option<Box<Http1>> {
-    loop {
-        match next_request(&mut http, client).await {
-            Awaited::Request => return Some(http),
-            Awaited::End => {
-                hand_over(&mut http, client);
-                return None;
-            }
-            Awaited::Departure => {
-                let wait = http.incoming.timer.left();
-                // One that is somebody else's too ends here, as at a shutdown.
-                let _ = parked::depart(http, client, wait);
-                return None;
-            }
-            Awaited::Crowd => {
-                let wait = http.incoming.timer.left();
-                http = parked::try_park(http, client, wait).err()?;
-                if http.incoming.socket.tls().is_some() {
-                    client.cannot_park();
+#[allow(clippy::manual_async_fn)]
+fn wait_for_next(mut http: Box<Http1>, client: &Rc<Client>) -> impl Future<Output = Option<Box<Http1>>> {
+    async move {
+        loop {
+            match next_request(&mut http, client).await {
+                Awaited::Request => return Some(http),
+                Awaited::End => {
+                    hand_over(&mut http, client);
+                    return None;
+                }
+                Awaited::Departure => {
+                    let wait = http.incoming.timer.left();
+                    // One that is somebody else's too ends here, as at a shutdown.
+                    let _ = parked::depart(http, client, wait);
+                    return None;
+                }
+                Awaited::Crowd => {
+                    let wait = http.incoming.timer.left();
+                    http = parked::try_park(http, client, wait).err()?;
+                    if http.incoming.socket.tls().is_some() {
+                        client.cannot_park();
+                    }
                 }
             }
         }
@@ -285,11 +309,14 @@ enum Awaited {
 }
 
 /// Goes on with an idle connection that another thread has handed over.
-pub async fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) {
+#[allow(clippy::manual_async_fn)]
+pub fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) -> impl Future<Output = ()> {
     http.incoming.timer.set(wait);
-    if let Some(http) = wait_for_next(http, &client).await {
-        // HTTP/2 begins with the first bytes of a connection, which are long past.
-        let _ = serve(http, &client).await;
+    async move {
+        if let Some(http) = wait_for_next(http, &client).await {
+            // HTTP/2 begins with the first bytes of a connection, which are long past.
+            let _ = serve(http, &client).await;
+        }
     }
 }
 
@@ -305,34 +332,39 @@ fn hand_over(http: &mut Http1, client: &Client) {
     }
 }
 
-async fn next_request(http: &mut Http1, client: &Client) -> Awaited {
+fn next_request(http: &mut Http1, client: &Client) -> impl Future<Output = Awaited> {
     counters::waiting(1);
-    let woken = poll_fn(|cx| {
-        if client.is_taken() {
+    poll_fn(move |cx| {
+        let awaited = poll_next_request(http, client, cx);
+        if awaited.is_ready() {
+            counters::waiting(-1);
+            client.works();
+        }
+        awaited
+    })
+}
+
+fn poll_next_request(http: &mut Http1, client: &Client, cx: &mut Context<'_>) -> Poll<Awaited> {
+    if client.is_taken() {
+        return Poll::Ready(Awaited::End);
+    }
+    if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
+        return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
+    }
+    if parked::is_to_depart(http) {
+        return Poll::Ready(Awaited::Departure);
+    }
+    if client.is_to_park() {
+        return Poll::Ready(Awaited::Crowd);
+    }
+    client.rests();
+    if crate::worker::draining() {
+        if http.may_drain() {
             return Poll::Ready(Awaited::End);
         }
-        if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
-            return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
-        }
-        if parked::is_to_depart(http) {
-            return Poll::Ready(Awaited::Departure);
-        }
-        if client.is_to_park() {
-            return Poll::Ready(Awaited::Crowd);
-        }
-        client.rests();
-        if crate::worker::draining() {
-            if http.may_drain() {
-                return Poll::Ready(Awaited::End);
-            }
-            http.end_when_drained();
-        }
-        http.incoming.timer.poll_expired(cx).map(|()| Awaited::End)
-    })
-    .await;
-    counters::waiting(-1);
-    client.works();
-    woken
+        http.end_when_drained();
+    }
+    http.incoming.timer.poll_expired(cx).map(|()| Awaited::End)
 }
 
 /// Reads and answers one request. Gives back the session, if it lives on, and what becomes of it.

@@ -23,11 +23,11 @@ struct Kept {
 
 /// Parks an idle connection that may wait so long; gives it back if it cannot be.
 pub(super) fn try_park(mut http: Box<Http1>, client: &Rc<Client>, wait: Duration) -> Result<(), Box<Http1>> {
-    let is_silent = http.output.is_empty();
+    let (is_silent, kept) = (http.output.is_empty(), Kept::of(&http));
     let Some(ready) = is_silent.then(|| parked::take(&mut http.incoming.socket, false)).flatten() else {
         return Err(http);
     };
-    parked::park(ready, Kept::idle(&http, client, wait));
+    parked::park(ready, Idle::new(Whose::of(client), kept, wait));
     Ok(())
 }
 
@@ -39,8 +39,9 @@ pub(super) fn is_to_depart(http: &mut Http1) -> bool {
 
 /// Has it go there; gives it back if its descriptor is somebody else's too.
 pub(super) fn depart(mut http: Box<Http1>, client: &Rc<Client>, wait: Duration) -> Result<(), Box<Http1>> {
+    let kept = Kept::of(&http);
     let Some(ready) = parked::take(&mut http.incoming.socket, true) else { return Err(http) };
-    parked::send_off(vec![(ready, Kept::idle(&http, client, wait))], &[]);
+    parked::send_off(vec![(ready, Idle::new(Whose::of(client), kept, wait))], &[]);
     Ok(())
 }
 
@@ -55,9 +56,9 @@ pub fn arrive(
 }
 
 impl Kept {
-    fn idle(http: &Http1, client: &Client, wait: Duration) -> Box<Idle<Kept>> {
-        let kept = Kept { stay_until_ms: http.stay_until_ms, nodelay: http.incoming.is_nodelay() };
-        Idle::new(Whose::of(client), kept, wait)
+    /// Of a session that still has its socket.
+    fn of(http: &Http1) -> Kept {
+        Kept { stay_until_ms: http.stay_until_ms, nodelay: http.incoming.is_nodelay() }
     }
 }
 

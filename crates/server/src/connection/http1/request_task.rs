@@ -10,7 +10,7 @@ use std::convert::Infallible;
 use std::future::poll_fn;
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::Poll;
+use std::task::{Context, Poll};
 use std::time::Duration;
 
 /// Tasks that a thread keeps: as many as a busy one has in use at once.
@@ -68,30 +68,50 @@ struct RequestTask {
 }
 
 thread_local! {
-    static FREE: RefCell<Vec<RequestTask>> = const { RefCell::new(Vec::new()) };
+    // Boxed: who waits has one word of it.
+    #[allow(clippy::vec_box)]
+    static FREE: RefCell<Vec<Box<RequestTask>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Works on one request. A task whose request is given up half way goes with it.
-pub(super) async fn work(new: New) -> Done {
-    let mut task = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(RequestTask::new);
+pub(super) fn work(new: New) -> Working {
+    let task = FREE.with_borrow_mut(Vec::pop).unwrap_or_else(RequestTask::new);
     task.handoff.new.set(Some(new));
-    let done = poll_fn(|cx| match task.worker.as_mut().poll(cx) {
-        Poll::Ready(never) => match never {},
-        Poll::Pending => task.handoff.done.take().map_or(Poll::Pending, Poll::Ready),
-    })
-    .await;
+    Working { task: Some(task) }
+}
+
+/// A request that is worked on.
+pub(super) struct Working {
+    task: Option<Box<RequestTask>>,
+}
+
+impl Future for Working {
+    type Output = Done;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Done> {
+        let place = &mut self.get_mut().task;
+        let Some(task) = place else { return Poll::Pending };
+        if let Poll::Ready(never) = task.worker.as_mut().poll(cx) {
+            match never {}
+        }
+        let Some(done) = task.handoff.done.take() else { return Poll::Pending };
+        place.take().into_iter().for_each(give_back);
+        Poll::Ready(done)
+    }
+}
+
+fn give_back(task: Box<RequestTask>) {
     FREE.with_borrow_mut(|free| {
         if free.len() < KEEP {
             free.push(task);
         }
     });
-    done
 }
 
 impl RequestTask {
-    fn new() -> RequestTask {
+    fn new() -> Box<RequestTask> {
         let handoff = Rc::<Handoff>::default();
-        RequestTask { worker: Box::pin(work_at(handoff.clone())), handoff }
+        Box::new(RequestTask { worker: Box::pin(work_at(handoff.clone())), handoff })
     }
 }
 

@@ -124,8 +124,8 @@ impl Driver {
         }
         let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
         let session = Session::of(wire);
-        let link =
-            FrameSocket::new(socket, std::mem::take(&mut http.incoming.input), std::mem::take(&mut http.incoming.at));
+        let (input, at) = http.incoming.take_input();
+        let link = FrameSocket::new(socket, input, at);
         Driver::on(Rc::new(session), client, link)
     }
 

@@ -30,7 +30,7 @@ impl Whose {
             started_ms: client.started_ms,
             requests: client.requests.get(),
             remote: client.remote.borrow().clone(),
-            local: client.local.borrow().clone().map(Box::new),
+            local: client.local.borrow().clone(),
             proxy_protocol: client.proxy_protocol.get().cloned(),
             tls: client.tls.get().cloned(),
             listener: client.listener as u32,
@@ -47,7 +47,7 @@ impl Whose {
     /// The client again, on its connection.
     pub fn client(self, socket: &Socket) -> Rc<Client> {
         let client = Client::new(self.number, self.remote, self.listener as usize, socket.handle());
-        let local = RefCell::new(self.local.map(|local| *local));
+        let local = RefCell::new(self.local);
         let client = Rc::into_inner(client).expect("just made");
         let client = Rc::new(Client { started_ms: self.started_ms, local, ..client });
         client.requests.set(self.requests);

@@ -78,8 +78,7 @@ pub fn poll_read(r: &mut Request, cx: &mut Context<'_>, into: &mut Vec<u8>) -> P
 pub fn put_back(r: &mut Request, bytes: &[u8]) {
     if let Some(incoming) = connection(r).filter(|_| !bytes.is_empty()) {
         let rest = incoming.take_unread();
-        incoming.input = [bytes, &rest].concat();
-        incoming.at = 0;
+        incoming.put_unread([bytes, &rest].concat());
     }
 }
 

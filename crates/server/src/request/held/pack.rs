@@ -267,7 +267,7 @@ impl Parts {
         w.number(client.listener as u64);
         w.flag(client.debug.get());
         w.address(&client.remote.borrow());
-        w.optional(client.local.borrow().as_ref(), Writer::address);
+        w.optional(client.local.borrow().as_deref(), Writer::address);
         w.optional(self.contexts.realip.as_deref(), Writer::address);
         w.number(self.header_size);
         w.bytes(&self.early);
@@ -318,7 +318,7 @@ fn read_client(
     let (remote, local, realip) = (r.address()?, r.optional(Reader::address)?, r.optional(Reader::address)?);
     let own = realip.clone().unwrap_or_else(|| remote.clone());
     let client = Rc::into_inner(Client::new(number, own, listener, socket.handle()))?;
-    let client = Rc::new(Client { started_ms: connected_ms, local: RefCell::new(local), ..client });
+    let client = Rc::new(Client { started_ms: connected_ms, local: RefCell::new(local.map(Box::new)), ..client });
     client.requests.set(requests);
     client.debug.set(debug);
     if let Some(header) = proxy_protocol {
