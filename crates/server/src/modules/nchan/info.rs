@@ -9,11 +9,14 @@ const MAX_BYTES: usize = 1024;
 /// All of it together; who comes later says nothing.
 const MAX_TOTAL: usize = 64 * 1024 * 1024;
 
+/// By number, in the order of their coming.
+type Answers = BTreeMap<u64, Box<[u8]>>;
+
 #[derive(Default)]
 struct Table {
     next: u64,
     bytes: usize,
-    /// By channel: by number, in the order of their coming.
+    /// By channel.
     all: HashMap<Box<[u8]>, Answers>,
 }
 
