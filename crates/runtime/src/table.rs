@@ -82,7 +82,7 @@ mod tests {
     #[test]
     fn entries_keep_their_numbers() {
         let mut table = Table::new();
-        assert!(table.is_empty() && table.len() == 0 && table.get(0).is_none());
+        assert!(table.is_empty() && table.get(0).is_none());
         for number in 0..3 * PIECE + 1 {
             assert_eq!((table.push(number), table.len()), (number, number + 1));
         }

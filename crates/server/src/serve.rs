@@ -8,7 +8,7 @@ use crate::config::read::{Reading, Which, read};
 use crate::log::error::{self, ErrorLog, Level};
 use crate::log::process_line;
 use crate::master::ask::{Reply, Request, ask};
-use crate::master::{self, Link, Options, Order, Plan, Service, Tried, Worker, WorkerStart};
+use crate::master::{self, MasterLink, Options, Order, Plan, Service, Tried, Worker, WorkerStart};
 use crate::process_settings::DirectorySpec;
 use crate::snapshot::Snapshot;
 use crate::upgrade::{self, HandOver, Succession};
@@ -190,7 +190,7 @@ fn prepared(
     payload: &[u8],
     generation: u64,
     files: &crate::log::file::OpenFiles,
-    link: &Link,
+    link: &MasterLink,
 ) -> Result<(Arc<Snapshot>, ErrorLog), String> {
     let (which, bundle) = payload::unpack(payload).ok_or("the configuration came in pieces")?;
     let reading = read(&bundle as &dyn Files, &which, generation);
@@ -220,7 +220,7 @@ fn snapshot(
     payload: &[u8],
     generation: u64,
     files: &crate::log::file::OpenFiles,
-    link: &Link,
+    link: &MasterLink,
 ) -> Result<Arc<Snapshot>, String> {
     let (snapshot, log) = prepared(payload, generation, files, link)?;
     error::set_default_log(log);
@@ -289,7 +289,7 @@ pub fn canary(wish: &Wish, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) -> Re
 }
 
 /// Waits until connections that are on their way to another process are there, though not for ever. False: this one is to end now.
-fn wait_for(handing: &HandOver, link: &mut Link) -> bool {
+fn wait_for(handing: &HandOver, link: &mut MasterLink) -> bool {
     let (soon, mut end, mut gone) = (Instant::now() + BEGINNING, Instant::now() + HANDING, handing.gone());
     while Instant::now() < if handing.has_begun() { end } else { soon } && !handing.is_over() {
         if std::mem::replace(&mut gone, handing.gone()) != gone {

@@ -61,11 +61,11 @@ pub struct Limiter {
     limit: AtomicU32,
     under_way: AtomicU32,
     refused: AtomicU64,
-    found: Mutex<Found>,
+    found: Mutex<Estimate>,
 }
 
 #[derive(Debug)]
-struct Found {
+struct Estimate {
     limit: f64,
     /// What answers take without load, µs.
     alone_us: f64,
@@ -88,7 +88,7 @@ impl Limiter {
     pub fn new(bounds: Bounds) -> Limiter {
         let bounds = Bounds { min: bounds.min.max(1), max: bounds.max.max(bounds.min).max(1) };
         let limit = FIRST.clamp(f64::from(bounds.min), f64::from(bounds.max));
-        let found = Found { limit, alone_us: f64::INFINITY, probed_ms: 0, probing: 0, window: Window::default() };
+        let found = Estimate { limit, alone_us: f64::INFINITY, probed_ms: 0, probing: 0, window: Window::default() };
         Limiter {
             bounds,
             limit: AtomicU32::new(limit as u32),
@@ -155,7 +155,7 @@ impl Limiter {
     }
 }
 
-impl Found {
+impl Estimate {
     fn look(&mut self, bounds: Bounds, now_ms: u64) {
         let window = std::mem::take(&mut self.window);
         let took = window.sum_us as f64 / window.answers.max(1) as f64;

@@ -2,7 +2,7 @@
 
 use crate::agent::Fleet;
 use crate::condition::{self, Condition};
-use crate::find_max::{self, Found, Step, Trial};
+use crate::find_max::{self, HighestRate, Step, Trial};
 use crate::hold::{self, HoldPlan, HoldSecond, HoldWatch};
 use crate::options::{self, Options, STRESS};
 use crate::plan::{Address, Part, Plan};
@@ -344,7 +344,7 @@ fn step_line(step: &Step) -> String {
     format!("  {:>12.1}/s  {word}  {}\n", step.rate, step.why)
 }
 
-fn found_text(found: &Found) -> String {
+fn found_text(found: &HighestRate) -> String {
     let mut out = match (found.best, found.safe) {
         (Some(best), Some(safe)) => {
             let bound = if found.is_lower_bound { ">= " } else { "" };

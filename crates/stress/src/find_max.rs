@@ -91,7 +91,7 @@ pub struct Step {
 
 /// What was found.
 #[derive(Clone, Debug, Default)]
-pub struct Found {
+pub struct HighestRate {
     /// The highest rate that held.
     pub best: Option<f64>,
     /// With room above it.
@@ -136,12 +136,12 @@ pub fn find(
     step: Duration,
     mut run: impl FnMut(Trial) -> Result<Record, String>,
     mut told: impl FnMut(&Step),
-) -> Result<Found, String> {
-    let mut found = Found::default();
+) -> Result<HighestRate, String> {
+    let mut found = HighestRate::default();
     let first = run(Trial { rate: None, length: step })?;
     let good = first.sample.answers.saturating_sub(first.sample.bad_statuses());
     let guess = good as f64 / first.seconds.max(1e-9);
-    let mut note = |found: &mut Found, step: Step| {
+    let mut note = |found: &mut HighestRate, step: Step| {
         told(&step);
         found.steps.push(step);
     };

@@ -4,7 +4,7 @@
 use super::lru::Lru;
 use super::small::{self, Small};
 use super::symlinks::Rule;
-use super::{Data, Facts, Failure, Found, Kind};
+use super::{Data, Facts, Failure, Kind, OpenedFile};
 use crate::modules::open_file_cache::{Conf, Spec};
 use crate::snapshot::ThreadSnapshot;
 use runtime::clock;
@@ -44,7 +44,7 @@ pub struct Ask<'a> {
 }
 
 /// Finds a path in the thread's cache, or on disk.
-pub fn find(snapshot: &ThreadSnapshot, ask: &Ask<'_>) -> Result<Found, Failure> {
+pub fn find(snapshot: &ThreadSnapshot, ask: &Ask<'_>) -> Result<OpenedFile, Failure> {
     let mut caches = snapshot.files.borrow_mut();
     if caches.0.len() <= ask.spec.number {
         caches.0.resize_with(ask.spec.number + 1, Lru::default);
@@ -52,7 +52,7 @@ pub fn find(snapshot: &ThreadSnapshot, ask: &Ask<'_>) -> Result<Found, Failure> 
     find_in(&mut caches.0[ask.spec.number], ask, clock::monotonic_ms())
 }
 
-fn find_in(cache: &mut Lru<Entry>, ask: &Ask<'_>, now: u64) -> Result<Found, Failure> {
+fn find_in(cache: &mut Lru<Entry>, ask: &Ask<'_>, now: u64) -> Result<OpenedFile, Failure> {
     expire(cache, ask.spec, now);
     let mut uses = 1;
     if let Some(entry) = cache.get_mut(ask.path) {
@@ -71,7 +71,9 @@ fn find_in(cache: &mut Lru<Entry>, ask: &Ask<'_>, now: u64) -> Result<Found, Fai
         return Err(failure);
     }
     let file = match &result {
-        Ok(Found { data: Data::File(file), .. }) if uses >= *ask.conf.open_file_cache_min_uses => Some(file.clone()),
+        Ok(OpenedFile { data: Data::File(file), .. }) if uses >= *ask.conf.open_file_cache_min_uses => {
+            Some(file.clone())
+        }
         _ => None,
     };
     let facts = result.as_ref().map(|f| f.facts).map_err(|f| *f);
@@ -97,11 +99,11 @@ fn expire(cache: &mut Lru<Entry>, spec: Spec, now: u64) {
     }
 }
 
-fn look(ask: &Ask<'_>) -> Result<Found, Failure> {
+fn look(ask: &Ask<'_>) -> Result<OpenedFile, Failure> {
     if ask.directory {
         let facts = super::stat(ask.path, ask.rule)?;
         if facts.kind == Kind::Directory {
-            return Ok(Found { facts, data: Data::Nothing });
+            return Ok(OpenedFile { facts, data: Data::Nothing });
         }
     }
     super::read_disk(ask.path, ask.rule, |_, _| None)
@@ -136,7 +138,7 @@ impl Entry {
         same
     }
 
-    fn answer(&mut self) -> Result<Found, Failure> {
+    fn answer(&mut self) -> Result<OpenedFile, Failure> {
         let facts = self.result?;
         if facts.kind == Kind::File && self.small.is_none() && facts.size <= small::LARGEST {
             self.load(&facts);
@@ -146,7 +148,7 @@ impl Entry {
             (None, Some(file)) => Data::File(file.clone()),
             (None, None) => Data::Nothing,
         };
-        Ok(Found { facts, data })
+        Ok(OpenedFile { facts, data })
     }
 
     /// Takes a small file into memory and lets its descriptor go, if it is still what it was.
@@ -183,7 +185,7 @@ mod tests {
             Place { dir, cache: Lru::default(), conf: Conf::default(), spec }
         }
 
-        fn find(&mut self, name: &str, now: u64) -> Result<Found, Failure> {
+        fn find(&mut self, name: &str, now: u64) -> Result<OpenedFile, Failure> {
             let path = self.dir.join(name);
             let ask = Ask {
                 conf: &self.conf,

@@ -65,7 +65,7 @@ pub enum Data {
 
 /// A file that is there.
 #[derive(Clone, Debug)]
-pub struct Found {
+pub struct OpenedFile {
     /// What it is.
     pub facts: Facts,
     /// Its bytes.
@@ -140,7 +140,7 @@ thread_local! {
 }
 
 /// Finds a file with its bytes.
-pub fn open(r: &mut Request, path: &[u8]) -> Result<Found, Failure> {
+pub fn open(r: &mut Request, path: &[u8]) -> Result<OpenedFile, Failure> {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf;
     let rule = conf.disable_symlinks.rule(r, path);
@@ -154,7 +154,9 @@ pub fn open(r: &mut Request, path: &[u8]) -> Result<Found, Failure> {
     if let Some(known) = small::find(path) {
         let facts = probed(r, path).map_or_else(|| stat(path, rule), Ok);
         match facts {
-            Ok(facts) if facts.identity == known.identity => return Ok(Found { facts, data: Data::Memory(known) }),
+            Ok(facts) if facts.identity == known.identity => {
+                return Ok(OpenedFile { facts, data: Data::Memory(known) });
+            }
             _ => small::forget(path),
         }
     }
@@ -162,11 +164,13 @@ pub fn open(r: &mut Request, path: &[u8]) -> Result<Found, Failure> {
 }
 
 /// Finds a file of the server's own, such as a cache's: small ones from memory if they are asked for often.
-pub fn open_plain(path: &[u8]) -> Result<Found, Failure> {
+pub fn open_plain(path: &[u8]) -> Result<OpenedFile, Failure> {
     let rule = Rule::default();
     if let Some(known) = small::find(path) {
         match stat(path, rule) {
-            Ok(facts) if facts.identity == known.identity => return Ok(Found { facts, data: Data::Memory(known) }),
+            Ok(facts) if facts.identity == known.identity => {
+                return Ok(OpenedFile { facts, data: Data::Memory(known) });
+            }
             _ => small::forget(path),
         }
     }
@@ -209,7 +213,7 @@ pub fn test_directory(r: &mut Request, path: &[u8]) -> Result<Facts, Failure> {
 }
 
 /// Sends a found file's bytes as the whole body of the answer.
-pub fn send(r: &mut Request, found: &Found) -> Verdict {
+pub fn send(r: &mut Request, found: &OpenedFile) -> Verdict {
     let sent = match &found.data {
         Data::Nothing => r.send_body(Chunk::Bytes(b""), true),
         Data::Memory(small) => r.send_body(Chunk::Bytes(&small.bytes), true),
@@ -263,7 +267,7 @@ fn read_disk(
     path: &[u8],
     rule: Rule,
     load: impl FnOnce(&OwnedFd, &Facts) -> Option<Rc<Small>>,
-) -> Result<Found, Failure> {
+) -> Result<OpenedFile, Failure> {
     let fd = symlinks::open(path, rule, READ)?;
     let facts = fstat(&fd)?;
     let data = match facts.kind {
@@ -274,5 +278,5 @@ fn read_disk(
             None => Data::File(Rc::new(fd)),
         },
     };
-    Ok(Found { facts, data })
+    Ok(OpenedFile { facts, data })
 }

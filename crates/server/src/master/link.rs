@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// What the worker is told to do.
 #[derive(Debug)]
 pub enum Order {
-    /// Take this configuration, then answer with [`Link::applied`] or [`Link::failed`].
+    /// Take this configuration, then answer with [`MasterLink::applied`] or [`MasterLink::failed`].
     Reload(Reload),
     /// Write out what is buffered for log files, then call [`Reopen::apply`].
     Reopen(Reopen),
@@ -97,7 +97,7 @@ fn report(path: &std::path::Path, result: io::Result<()>) {
 }
 
 /// The worker's end.
-pub struct Link {
+pub struct MasterLink {
     watch: Watch,
     channel: Option<Channel>,
     socket: Arc<OwnedFd>,
@@ -116,16 +116,16 @@ struct Incoming {
     files: Vec<PathBuf>,
 }
 
-impl Link {
+impl MasterLink {
     pub(super) fn new(
         channel: Channel,
         signals: Option<Signals>,
         files: OpenFiles,
         listeners: &[Listener],
-    ) -> io::Result<Link> {
+    ) -> io::Result<MasterLink> {
         let mut fds = vec![channel.as_fd()];
         fds.extend(signals.as_ref().map(|signals| signals.as_fd()));
-        Ok(Link {
+        Ok(MasterLink {
             watch: Watch::open(&fds)?,
             socket: channel.socket(),
             channel: Some(channel),
@@ -287,14 +287,14 @@ impl Link {
     }
 }
 
-impl AsFd for Link {
+impl AsFd for MasterLink {
     /// Readable while an order waits.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.watch.as_fd()
     }
 }
 
-impl std::os::fd::AsRawFd for Link {
+impl std::os::fd::AsRawFd for MasterLink {
     fn as_raw_fd(&self) -> std::os::fd::RawFd {
         self.watch.as_fd().as_raw_fd()
     }

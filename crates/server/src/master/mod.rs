@@ -4,7 +4,7 @@
 //! ```text
 //! run: load -> directories, log files, sockets -> daemon -> pid file -> cycle (signals, channel) -> exit
 //! ```
-//! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`Link`].
+//! The program plugs in with a [`Service`]; the worker side gets a [`WorkerStart`] and talks through its [`MasterLink`].
 
 /// How commands ask the running master.
 pub mod ask;
@@ -38,7 +38,7 @@ use std::sync::Arc;
 pub use bans::{Ban, BanSet};
 pub use canary::Terms;
 pub use directories::create_directories;
-pub use link::{Link, Order, Reload, Reopen, Reporter, Try};
+pub use link::{MasterLink, Order, Reload, Reopen, Reporter, Try};
 pub use message::Tried;
 pub use process::pin_thread;
 pub use signals::{number_of as signal_number, send as signal_master};
@@ -110,8 +110,8 @@ pub struct WorkerStart {
     pub predecessor: Option<OwnedFd>,
     /// Memory that outlives this process.
     pub memory: Option<Outliving>,
-    /// The line to the master. Call [`Link::applied`] once all threads accept.
-    pub link: Link,
+    /// The line to the master. Call [`MasterLink::applied`] once all threads accept.
+    pub link: MasterLink,
 }
 
 /// Anonymous files (memfd) of worker processes, which the master has as well.

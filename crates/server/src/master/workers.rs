@@ -3,7 +3,7 @@
 
 use super::bans::{self, Ban};
 use super::cycle::Master;
-use super::link::Link;
+use super::link::MasterLink;
 use super::message::{self, Known, ToMaster};
 use super::sys::{self, Ended, Forked, Pid, Signals};
 use super::{FATAL, Outliving, WorkerStart, process, signals, title};
@@ -174,7 +174,7 @@ impl Master<'_> {
         }
         let listeners = running.listeners.list;
         let link = Signals::open(&signals::HANDLED)
-            .and_then(|signals| Link::new(channel, Some(signals), self.files.clone(), &listeners));
+            .and_then(|signals| MasterLink::new(channel, Some(signals), self.files.clone(), &listeners));
         let link = match link {
             Ok(link) => link,
             Err(e) => {
@@ -210,7 +210,7 @@ impl Master<'_> {
             files: self.files.clone(),
             predecessor: self.predecessor.take(),
             memory: None,
-            link: Link::new(channel, None, self.files.clone(), &listeners)?,
+            link: MasterLink::new(channel, None, self.files.clone(), &listeners)?,
             listeners,
         };
         let body = move || {

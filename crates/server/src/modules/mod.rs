@@ -595,7 +595,7 @@ pub struct RequestContexts {
     /// What a token of `auth_jwt` says.
     pub auth_jwt: Option<Box<auth_jwt::Context>>,
     /// A client's session with its provider.
-    pub auth_oidc: Option<Box<auth_oidc::Session>>,
+    pub auth_oidc: Option<Box<auth_oidc::LoginSession>>,
     /// `$echo_it` and others.
     pub echo: Option<Box<echo::Context>>,
     /// Variables and blocks of SSI, shared by all requests for one page.

@@ -4,7 +4,7 @@
 use super::{ignored, root, static_files};
 use crate::config::setters;
 use crate::config::{Directive, http};
-use crate::files::{self, Data, Found, Kind};
+use crate::files::{self, Data, Kind, OpenedFile};
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Method, Request};
 use crate::{inherited, log_error, merged_values};
@@ -107,7 +107,7 @@ fn milliseconds(text: &[u8]) -> Option<u64> {
 }
 
 /// Looks through the boxes of a file.
-fn look(r: &Request, found: &Found, wanted: Wanted) -> Result<Answer, String> {
+fn look(r: &Request, found: &OpenedFile, wanted: Wanted) -> Result<Answer, String> {
     let (size, most) = (found.facts.size, *r.conf().mp4.mp4_max_buffer_size);
     let (mut ftyp, mut moov, mut mdat_end) = (None, None, None);
     let (mut at, mut boxes) = (0, 0);
@@ -149,7 +149,7 @@ fn look(r: &Request, found: &Found, wanted: Wanted) -> Result<Answer, String> {
 }
 
 /// Some bytes of the file.
-fn read(found: &Found, at: u64, len: u64) -> Result<Vec<u8>, String> {
+fn read(found: &OpenedFile, at: u64, len: u64) -> Result<Vec<u8>, String> {
     match &found.data {
         Data::Nothing => Err("mp4 file truncated".to_owned()),
         Data::Memory(small) => {
@@ -173,7 +173,7 @@ fn read_file(file: &OwnedFd, at: u64, len: u64) -> Result<Vec<u8>, String> {
     Ok(bytes)
 }
 
-fn respond(r: &mut Request, found: &Found, ftyp: &[u8], cut: &Cut) -> Verdict {
+fn respond(r: &mut Request, found: &OpenedFile, ftyp: &[u8], cut: &Cut) -> Verdict {
     let head = [ftyp, &cut.head].concat();
     r.answer.single_range = true;
     if let Err(verdict) = static_files::begin(r, found, head.len() as u64 + (cut.to - cut.from)) {

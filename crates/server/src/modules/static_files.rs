@@ -1,7 +1,7 @@
 //! Files (nginx's `ngx_http_static_module`). How they are found and kept is in `files`.
 
 use crate::connection::action;
-use crate::files::{self, Data, Failure, Found, Kind};
+use crate::files::{self, Data, Failure, Kind, OpenedFile};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::root;
@@ -46,7 +46,7 @@ fn serve(r: &mut Request, path: &[u8]) -> Verdict {
 }
 
 /// Answers with a found file (a part of `ngx_http_static_handler` that other modules share).
-pub fn respond(r: &mut Request, found: &Found) -> Verdict {
+pub fn respond(r: &mut Request, found: &OpenedFile) -> Verdict {
     match begin(r, found, found.facts.size) {
         Ok(()) => files::send(r, found),
         Err(verdict) => verdict,
@@ -54,7 +54,7 @@ pub fn respond(r: &mut Request, found: &Found) -> Verdict {
 }
 
 /// Sends the head of an answer that is made of a found file: as much as `length`.
-pub fn begin(r: &mut Request, found: &Found, length: u64) -> Result<(), Verdict> {
+pub fn begin(r: &mut Request, found: &OpenedFile, length: u64) -> Result<(), Verdict> {
     if let Err(status) = crate::request::body::discard_arrived(r) {
         return Err(Verdict::Status(status));
     }
@@ -70,7 +70,7 @@ pub fn begin(r: &mut Request, found: &Found, length: u64) -> Result<(), Verdict>
 }
 
 /// Sends some bytes, and behind them a stretch of a found file, as the whole body.
-pub fn send_parts(r: &mut Request, head: &[u8], found: &Found, from: u64, to: u64) -> Verdict {
+pub fn send_parts(r: &mut Request, head: &[u8], found: &OpenedFile, from: u64, to: u64) -> Verdict {
     let sent = r.send_body(Chunk::Bytes(head), false).and_then(|()| match &found.data {
         Data::Nothing => r.send_body(Chunk::Bytes(b""), true),
         Data::Memory(small) => r.send_body(Chunk::Bytes(&small.bytes).cut(from, to), true),

@@ -7,7 +7,7 @@ use super::upstream_block::current;
 use crate::config::complex::Complex;
 use crate::config::setters::duplicate;
 use crate::config::{Build, Directive, Scope, upstream, upstream_of_both};
-use crate::upstream::sticky::{Cookie, Expires, KEY, Kind, Learn, Session, Sticky, Unused, is_samesite};
+use crate::upstream::sticky::{Cookie, Expires, KEY, Kind, Learn, Sticky, StickySession, Unused, is_samesite};
 use crate::zone::{Registry, store};
 use conf::{Node, Problem, Word, value};
 
@@ -28,7 +28,7 @@ const OVERHEAD: usize = 128 - KEY;
 const MIN_ZONE: u64 = 8 * store::PAGE as u64;
 
 /// Learnt sessions by zone.
-static SESSIONS: Registry<Session> = Registry::new();
+static SESSIONS: Registry<StickySession> = Registry::new();
 
 /// The kind of its zones, between processes.
 pub const ZONE: &[u8] = b"sticky";
@@ -40,7 +40,7 @@ pub fn leave(say: &mut dyn FnMut(Vec<u8>)) {
 
 /// What another process said of a zone.
 pub fn settle(zone: &[u8], rows: &[u8]) {
-    SESSIONS.settle(zone, rows, &Unused { since_ms: 0 }, Session::read);
+    SESSIONS.settle(zone, rows, &Unused { since_ms: 0 }, StickySession::read);
 }
 
 /// `NAME [expires=] [domain=] [path=] [httponly] [secure] [samesite=]`
@@ -202,7 +202,7 @@ mod tests {
     fn a_session_lasts_as_long_as_it_is_used() {
         let store = Store::new(64 * 1024, OVERHEAD);
         let learn = |now_ms: u64| Unused { since_ms: now_ms.saturating_sub(1000) };
-        assert!(store.look(&key(b"a"), |_: &mut Session| ()).is_none(), "a look makes no session");
+        assert!(store.look(&key(b"a"), |_: &mut StickySession| ()).is_none(), "a look makes no session");
         store.enter(&key(b"a"), &learn(5000), |s, _| s.bind(b"peer", 5000));
         let known = |now_ms: u64| store.look(&key(b"a"), |s| (!learn(now_ms).is_idle(s)).then(|| s.peer().to_vec()));
         assert_eq!(known(6000).flatten().as_deref(), Some(&b"peer"[..]));

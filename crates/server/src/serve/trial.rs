@@ -1,6 +1,6 @@
 //! A canary in the worker: looks at what both configurations did, has it judged (`doctor::trial`), tells the master.
 
-use crate::master::{Link, Tried, Try};
+use crate::master::{MasterLink, Tried, Try};
 use crate::status::trial;
 use doctor::trial::{Verdict, Watch};
 use std::time::{Duration, Instant};
@@ -45,7 +45,7 @@ impl Trial {
     }
 
     /// Looks, and tells the master how it goes. Why, if it is to be taken back: who looks does that first and tells the master then.
-    pub(super) fn look(&mut self, link: &Link) -> Option<String> {
+    pub(super) fn look(&mut self, link: &MasterLink) -> Option<String> {
         let ([old, new], now) = (trial::seen(), Instant::now());
         let numbers = || format!("new: {}; old: {}", new.shown(), old.shown());
         let verdict = if now < self.ends { self.watch.look(&new, &old) } else { self.watch.last_look(&new, &old) };

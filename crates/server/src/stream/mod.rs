@@ -40,7 +40,7 @@ use wire::proxy_protocol::ProxyError;
 const RETURN_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// One session and its connection to the client.
-pub struct Session {
+pub struct StreamSession {
     /// Its facts.
     pub r: Box<Request>,
     /// The connection to the client, with what it sent and nobody has passed on yet.
@@ -50,7 +50,7 @@ pub struct Session {
 /// Serves an accepted connection.
 pub async fn serve(incoming: Incoming, client: Rc<Client>) {
     let Some(r) = begin(client, false) else { return };
-    let mut session = Session { r, incoming };
+    let mut session = StreamSession { r, incoming };
     let mut passes = 0;
     let status = loop {
         match session.run().await {
@@ -98,7 +98,7 @@ fn begin(client: Rc<Client>, datagrams: bool) -> Option<Box<Request>> {
     Some(r)
 }
 
-impl Session {
+impl StreamSession {
     /// All phases but the log. What only some sessions wait for is a box of its own: all the others would hold room for it as long as they
     /// live.
     async fn run(&mut self) -> End {

@@ -1,7 +1,7 @@
 //! MQTT in a session: who the client says it is, before a peer is chosen (`mqtt_preread`), and its CONNECT with other words in it
 //! (`mqtt_set_connect`). Only this first packet is looked at: what follows goes its way unread. From: the preread phase. To: `proxy`.
 
-use super::Session;
+use super::StreamSession;
 use super::preread::read_until;
 use crate::log_error;
 use crate::modules::stream_mqtt::Field;
@@ -10,7 +10,7 @@ use crate::stream::facts::facts;
 use wire::mqtt::connect::{Changes, parse};
 
 /// `mqtt_preread`: reads until the CONNECT is whole, or until it is clear that there is none. The error is the session's status.
-pub(super) async fn preread(session: &mut Session) -> Result<(), u16> {
+pub(super) async fn preread(session: &mut StreamSession) -> Result<(), u16> {
     let limit = *session.r.conf().stream_core.preread_buffer_size;
     let look = |bytes: &[u8]| match parse(bytes) {
         Ok(None) => None,
@@ -27,7 +27,7 @@ pub(super) async fn preread(session: &mut Session) -> Result<(), u16> {
 
 /// `mqtt`: reads the CONNECT, and puts `mqtt_set_connect`'s words in. Whoever says something else is no client. The error is the
 /// session's status.
-pub(super) async fn filter(session: &mut Session) -> Result<(), u16> {
+pub(super) async fn filter(session: &mut StreamSession) -> Result<(), u16> {
     let snapshot = session.r.snapshot.clone();
     let conf = &snapshot.location(session.r.location).conf.stream_mqtt;
     let (number, size) = *conf.mqtt_buffers;

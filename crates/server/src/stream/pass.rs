@@ -1,7 +1,7 @@
 //! `pass`: the connection goes on as if it had come to another listener of the configuration, without a second socket
 //! (nginx's `ngx_stream_pass_module`). From: the phases of the first session. To: those of the second.
 
-use super::{End, Session, begin};
+use super::{End, StreamSession, begin};
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::{Address, Client};
@@ -74,13 +74,13 @@ fn is_for(listen: &ListenAddress, address: &Address) -> bool {
 }
 
 /// Goes on with the connection: as a session of `stream`, which is given back, or in `http`.
-pub async fn receive(incoming: Incoming, client: Rc<Client>, passes: usize) -> Option<Session> {
+pub async fn receive(incoming: Incoming, client: Rc<Client>, passes: usize) -> Option<StreamSession> {
     if passes > MAX_PASSES {
         crate::log::process_line(crate::log::error::Level::Error, format_args!("*{} stream pass cycle", client.number));
         return None;
     }
     if crate::worker::is_of_stream(&client) {
-        return begin(client, false).map(|r| Session { r, incoming });
+        return begin(client, false).map(|r| StreamSession { r, incoming });
     }
     crate::connection::begin::serve_http(Http1::new(incoming), client).await;
     None

@@ -1,7 +1,7 @@
 //! The preread phase: looks at what the client says first, before the content handler is chosen, and keeps it for the
 //! peer (nginx's `ngx_stream_ssl_preread_module`).
 
-use super::{Session, choose_server};
+use super::{StreamSession, choose_server};
 use crate::connection::incoming::Incoming;
 use crate::log_error;
 use crate::stream::facts::facts;
@@ -11,7 +11,7 @@ use std::task::Poll;
 use wire::preread::{Preread, parse};
 
 /// `ssl_preread`: reads until the ClientHello is whole, or until it is clear that there is none. The error is the session's status.
-pub async fn hello(session: &mut Session) -> Result<(), u16> {
+pub async fn hello(session: &mut StreamSession) -> Result<(), u16> {
     let look = |bytes: &[u8]| match parse(bytes) {
         Preread::Partial => None,
         Preread::Other => Some(None),
@@ -33,11 +33,11 @@ const PIECE: usize = 16 * 1024;
 
 /// Reads until `look` has seen enough, at most `limit` bytes and as long as `preread_timeout`. The error is the session's status.
 pub(super) async fn read_until<T>(
-    session: &mut Session,
+    session: &mut StreamSession,
     limit: u64,
     look: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<T, u16> {
-    let Session { r, incoming } = session;
+    let StreamSession { r, incoming } = session;
     facts(r).action = "prereading client data";
     let size = limit.max(1) as usize;
     let timer = Timer::new();

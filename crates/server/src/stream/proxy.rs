@@ -1,7 +1,7 @@
 //! `proxy_pass` of `stream`: finds a peer, connects, and lets `relay` copy until the end. From: the phases. Each try
 //! stands in `Request::attempts`, as those of `http` do.
 
-use super::Session;
+use super::StreamSession;
 use super::relay::{self, Relay};
 use crate::config::complex::Complex;
 use crate::connection::socket::Socket;
@@ -64,7 +64,7 @@ pub async fn find(r: &mut Request, conf: &Conf) -> Result<Reached, u16> {
 }
 
 /// Serves a session by a peer; gives its status.
-pub async fn handle(session: &mut Session) -> u16 {
+pub async fn handle(session: &mut StreamSession) -> u16 {
     let snapshot = session.r.snapshot.clone();
     let conf = &snapshot.location(session.r.location).conf.stream_proxy;
     let began_ms = clock::wall_ms();
@@ -239,13 +239,13 @@ async fn secure(
 
 /// Copies both ways until the end; gives the session's status.
 async fn relay_with(
-    session: &mut Session,
+    session: &mut StreamSession,
     conf: &Conf,
     (group, chosen): (&Group, &SelectedPeer),
     mut peer: Socket,
     began_ms: u64,
 ) -> u16 {
-    let Session { r, incoming } = session;
+    let StreamSession { r, incoming } = session;
     if r.error_log().enabled(Level::Info)
         && let Some(name) = r.attempts.all.last().and_then(|a| a.peer.as_ref()).map(|p| p.name.clone())
     {

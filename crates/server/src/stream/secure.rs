@@ -1,7 +1,7 @@
 //! TLS of a session's client: the handshake that `http` has as well, and what the session makes of it (nginx's
 //! `ngx_stream_ssl_module`). From: the access phase. To: the preread phase, which sees plain bytes.
 
-use super::{Session, choose_server};
+use super::{StreamSession, choose_server};
 use crate::connection::arrival::Arrival;
 use crate::connection::handshake::{self, Accepted};
 use crate::log::error::Level;
@@ -13,8 +13,8 @@ use crate::stream::facts::facts;
 use std::io;
 
 /// Accepts TLS, goes on with the server that was asked for, and looks at the client's certificate. The error is the session's status.
-pub(super) async fn accept(session: &mut Session, listen: usize) -> Result<(), u16> {
-    let Session { r, incoming } = session;
+pub(super) async fn accept(session: &mut StreamSession, listen: usize) -> Result<(), u16> {
+    let StreamSession { r, incoming } = session;
     facts(r).action = handshake::ACTION;
     let (snapshot, client) = (r.snapshot.clone(), r.client.clone());
     let arrival = Arrival::at_stream(&snapshot, &client, listen);

@@ -70,7 +70,7 @@ impl crypto::ServerConfig for Handshakes {
         let mut bytes = Vec::new();
         params.write(&mut bytes);
         let state = State::Asked { hello: Vec::new(), params: limit_ids(&bytes, self.ids) };
-        Box::new(Session { suite: self.suite, state, next: None, told: false })
+        Box::new(QuicTlsSession { suite: self.suite, state, next: None, told: false })
     }
 }
 
@@ -124,7 +124,7 @@ struct Begun {
     notes: std::sync::Mutex<Notes>,
 }
 
-struct Session {
+struct QuicTlsSession {
     suite: Suite,
     state: State,
     next: Option<Secrets>,
@@ -165,7 +165,7 @@ fn begin(message: &[u8], params: Vec<u8>) -> Result<Begun, TransportError> {
     Ok(Begun { tls, context: context.clone(), notes: Default::default() })
 }
 
-impl Session {
+impl QuicTlsSession {
     fn begun(&self) -> Option<&Begun> {
         match &self.state {
             State::Begun(begun) => Some(begun),
@@ -210,7 +210,7 @@ fn both(keys: rustls::quic::Keys) -> Keys {
     Keys { header: KeyPair { local: local_header, remote: remote_header }, packet: KeyPair { local, remote } }
 }
 
-impl crypto::Session for Session {
+impl crypto::Session for QuicTlsSession {
     fn initial_keys(&self, id: &ConnectionId, _side: Side) -> Keys {
         both(self.suite.keys(id, rustls::Side::Server, Version::V1))
     }

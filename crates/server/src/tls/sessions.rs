@@ -20,7 +20,7 @@ pub struct Zone {
 
 #[derive(Default)]
 struct Sessions {
-    by_key: HashMap<Key, Session>,
+    by_key: HashMap<Key, CachedSession>,
     /// In the order in which they came; some may be gone already.
     row: VecDeque<(Key, u64)>,
     bytes: usize,
@@ -29,7 +29,7 @@ struct Sessions {
 
 type Key = (Scope, Vec<u8>);
 
-struct Session {
+struct CachedSession {
     value: Vec<u8>,
     since: Instant,
     number: u64,
@@ -92,11 +92,11 @@ impl Sessions {
         self.bytes += cost;
         BYTES.fetch_add(cost as u64, Relaxed);
         self.row.push_back((key.clone(), self.count));
-        self.by_key.insert(key, Session { value, since: now, number: self.count });
+        self.by_key.insert(key, CachedSession { value, since: now, number: self.count });
         true
     }
 
-    fn remove(&mut self, key: &Key) -> Option<Session> {
+    fn remove(&mut self, key: &Key) -> Option<CachedSession> {
         let session = self.by_key.remove(key)?;
         let cost = cost(key, &session.value);
         self.bytes -= cost;

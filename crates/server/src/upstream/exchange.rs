@@ -93,9 +93,9 @@ pub async fn ask(
             Ok(c)
         }
         None if matches!(job.protocol, Protocol::Http3(_)) => {
-            Box::pin(streams::open::<http3::Session>(r, asked, fresh)).await
+            Box::pin(streams::open::<http3::Http3PeerConnection>(r, asked, fresh)).await
         }
-        None if shared => Box::pin(streams::open::<http2::Session>(r, asked, fresh)).await,
+        None if shared => Box::pin(streams::open::<http2::Http2PeerConnection>(r, asked, fresh)).await,
         None => open(r, job, conf, &chosen, started_ms).await,
     };
     let mut connection = match opened {

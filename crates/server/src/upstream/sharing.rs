@@ -278,8 +278,8 @@ fn retire<S: Shared>(keep: &impl Fn(u32, u32) -> bool) {
 }
 
 fn retire_all(keep: impl Fn(u32, u32) -> bool) {
-    retire::<super::http2::Session>(&keep);
-    retire::<super::http3::Session>(&keep);
+    retire::<super::http2::Http2PeerConnection>(&keep);
+    retire::<super::http3::Http3PeerConnection>(&keep);
 }
 
 fn is_known(tiers: &Tiers, peer: u32) -> bool {

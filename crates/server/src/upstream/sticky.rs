@@ -57,19 +57,19 @@ pub(crate) struct Learn {
     /// Learnt when the head of an answer comes, not at its end.
     pub(crate) at_header: bool,
     pub(crate) timeout_ms: u64,
-    pub(crate) sessions: Arc<Store<Session>>,
+    pub(crate) sessions: Arc<Store<StickySession>>,
 }
 
 /// One learnt session.
 #[derive(Debug, Default)]
-pub(crate) struct Session {
+pub(crate) struct StickySession {
     peer: [u8; LONGEST_PEER],
     len: u8,
     /// When it was used last, monotonic ms.
     used_ms: u64,
 }
 
-impl Session {
+impl StickySession {
     pub(crate) fn peer(&self) -> &[u8] {
         &self.peer[..usize::from(self.len)]
     }
@@ -87,9 +87,9 @@ impl Session {
     }
 
     /// What another process wrote.
-    pub(crate) fn read(r: &mut heir::Reader<'_>) -> Option<Session> {
+    pub(crate) fn read(r: &mut heir::Reader<'_>) -> Option<StickySession> {
         let (peer, used_ms) = (r.bytes()?, r.number()?);
-        let mut session = Session::default();
+        let mut session = StickySession::default();
         (peer.len() <= LONGEST_PEER).then(|| session.bind(peer, used_ms))?;
         Some(session)
     }
@@ -100,12 +100,12 @@ pub(crate) struct Unused {
     pub(crate) since_ms: u64,
 }
 
-impl Policy<Session> for Unused {
-    fn is_pinned(&self, _: &Session) -> bool {
+impl Policy<StickySession> for Unused {
+    fn is_pinned(&self, _: &StickySession) -> bool {
         false
     }
 
-    fn is_idle(&self, session: &Session) -> bool {
+    fn is_idle(&self, session: &StickySession) -> bool {
         session.used_ms < self.since_ms
     }
 }
@@ -124,7 +124,7 @@ impl Sticky {
             Kind::Route | Kind::Cookie(_) => Some(r.get(id).into()),
             Kind::Learn(learn) => {
                 let unused = learn.unused(clock::monotonic_ms());
-                let known = |s: &mut Session| (!unused.is_idle(s)).then(|| s.peer().into());
+                let known = |s: &mut StickySession| (!unused.is_idle(s)).then(|| s.peer().into());
                 learn.sessions.look(&key(r.get(id)), known).flatten()
             }
         }

@@ -2,7 +2,7 @@
 
 use super::answer::Answer;
 use super::streams::Multiplex;
-use super::tls::Session;
+use super::tls::TlsSession;
 use std::os::fd::OwnedFd;
 
 /// ```text
@@ -38,7 +38,7 @@ impl Stage {
 #[derive(Default)]
 pub(crate) struct Connection {
     pub socket: Option<OwnedFd>,
-    pub tls: Option<Box<Session>>,
+    pub tls: Option<Box<TlsSession>>,
     pub stage: Stage,
     /// The target has closed its side; what it sent before is still to be read.
     pub is_ending: bool,

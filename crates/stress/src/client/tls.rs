@@ -9,14 +9,14 @@ use std::io::{self, Read, Write};
 use std::os::fd::OwnedFd;
 
 /// A connection's session.
-pub(crate) struct Session(ClientConnection);
+pub(crate) struct TlsSession(ClientConnection);
 
-impl Session {
-    pub(crate) fn new(tls: &Tls) -> Result<Session, rustls::Error> {
+impl TlsSession {
+    pub(crate) fn new(tls: &Tls) -> Result<TlsSession, rustls::Error> {
         let mut session = ClientConnection::new(tls.config.clone(), tls.name.clone())?;
         // Requests are handed over whole, whatever their size.
         session.set_buffer_limit(None);
-        Ok(Session(session))
+        Ok(TlsSession(session))
     }
 
     pub(crate) fn is_handshaking(&self) -> bool {
@@ -49,7 +49,7 @@ impl Session {
         self.0.reader().read(buffer).unwrap_or(0)
     }
 
-    /// Encrypts; [`Session::flush`] sends it.
+    /// Encrypts; [`TlsSession::flush`] sends it.
     pub(crate) fn write(&mut self, bytes: &[u8]) -> io::Result<()> {
         self.0.writer().write_all(bytes)
     }

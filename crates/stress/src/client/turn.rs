@@ -3,7 +3,7 @@
 
 use super::connection::Stage;
 use super::streams::{Multiplex, Way};
-use super::tls::Session;
+use super::tls::TlsSession;
 use super::{Client, now_ns};
 use crate::options::Closing;
 use crate::plan::Http;
@@ -127,7 +127,7 @@ impl Client<'_> {
         self.tally.sample.connect.record(self.now - connection.began);
         match &self.plan.tls {
             None => self.established(id),
-            Some(tls) => match Session::new(tls) {
+            Some(tls) => match TlsSession::new(tls) {
                 Ok(session) => {
                     connection.tls = Some(Box::new(session));
                     connection.stage = Stage::Handshaking;

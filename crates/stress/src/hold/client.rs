@@ -5,7 +5,7 @@ use super::{Beyond, HoldPlan};
 use crate::client::answer::HeadReader;
 use crate::client::dial::Dialer;
 use crate::client::now_ns;
-use crate::client::tls::Session;
+use crate::client::tls::TlsSession;
 use crate::sample::{Failure, Latencies, Tally};
 use crate::system::{Epoll, HUNG_UP, READABLE, WRITABLE, sharpen_timers};
 use rings::{READABLE as BYTES, Rings, Side, Spot};
@@ -52,7 +52,7 @@ enum Line {
 #[derive(Default)]
 struct Held {
     line: Line,
-    tls: Option<Box<Session>>,
+    tls: Option<Box<TlsSession>>,
     talk: Talk,
     stage: Stage,
     /// A heartbeat is out.
@@ -295,7 +295,7 @@ impl<'p> Holder<'p> {
         held.began = self.now;
         match &self.plan.base.tls {
             None => self.greet(id),
-            Some(tls) => match Session::new(tls) {
+            Some(tls) => match TlsSession::new(tls) {
                 Ok(session) => {
                     held.tls = Some(Box::new(session));
                     held.stage = Stage::Handshaking;

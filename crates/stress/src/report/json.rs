@@ -1,6 +1,6 @@
 //! The results for programs. Published as `docs/stress.schema.json`; names are added, never changed.
 
-use crate::find_max::{Found, Step};
+use crate::find_max::{HighestRate, Step};
 use crate::plan::{Load, Plan};
 use crate::run::Record;
 use crate::sample::{Failure, Latencies};
@@ -156,7 +156,7 @@ pub struct FoundSummary {
 
 impl FoundSummary {
     /// Puts a search into the published form.
-    pub fn new(found: &Found) -> FoundSummary {
+    pub fn new(found: &HighestRate) -> FoundSummary {
         FoundSummary {
             best_rps: found.best,
             safe_rps: found.safe,

@@ -4,7 +4,7 @@ mod wait;
 
 use self::wait::Wait;
 use super::link::FrameSocket;
-use super::{Http2Stream, OUTPUT_LIMIT, Session, parked};
+use super::{Http2Session, Http2Stream, OUTPUT_LIMIT, parked};
 use crate::connection::fields::{self, Arrived};
 use crate::connection::http1::Http1;
 use crate::connection::parked::Whose;
@@ -48,7 +48,7 @@ enum End {
 }
 
 pub(super) struct Driver {
-    session: Rc<Session>,
+    session: Rc<Http2Session>,
     client: Rc<Client>,
     link: FrameSocket,
     timer: Timer,
@@ -79,7 +79,7 @@ pub async fn serve(mut http: Box<Http1>, client: Rc<Client>) {
 }
 
 /// Goes on with a connection that was parked, which may wait so long for its next request.
-pub(super) async fn resume(session: Rc<Session>, client: Rc<Client>, socket: Socket, wait: Duration) {
+pub(super) async fn resume(session: Rc<Http2Session>, client: Rc<Client>, socket: Socket, wait: Duration) {
     let mut driver = Driver::on(session, client, FrameSocket::new(socket, Vec::new(), 0));
     (driver.started, driver.rested, driver.wait) = (true, true, Wait::Idle);
     driver.timer.set(wait);
@@ -123,13 +123,13 @@ impl Driver {
             wire.goaway(ErrorCode::NO_ERROR);
         }
         let socket = std::mem::replace(&mut http.incoming.socket, Socket::none());
-        let session = Session::of(wire);
+        let session = Http2Session::of(wire);
         let (input, at) = http.incoming.take_input();
         let link = FrameSocket::new(socket, input, at);
         Driver::on(Rc::new(session), client, link)
     }
 
-    fn on(session: Rc<Session>, client: Rc<Client>, link: FrameSocket) -> Driver {
+    fn on(session: Rc<Http2Session>, client: Rc<Client>, link: FrameSocket) -> Driver {
         Driver {
             session,
             client,

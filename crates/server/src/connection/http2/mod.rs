@@ -42,7 +42,7 @@ const UNREAD_PATIENCE_MS: u64 = 100;
 const OUTPUT_LIMIT: usize = 256 * 1024;
 
 /// What the driver and the streams of a connection share.
-pub struct Session {
+pub struct Http2Session {
     state: RefCell<State>,
     /// The driver is at work and will look at everything before it rests: it need not be woken.
     driving: Cell<bool>,
@@ -152,17 +152,17 @@ impl State {
     }
 }
 
-impl Session {
+impl Http2Session {
     /// Of what the protocol knows.
-    fn of(wire: Connection<StreamState>) -> Session {
+    fn of(wire: Connection<StreamState>) -> Http2Session {
         let state = State { wire, ready: Row::default(), unread: VecDeque::new(), task: TaskId::NOBODY, dead: false };
         let [driving, handshaking, stays] = [(); 3].map(|()| Cell::new(false));
-        Session { state: RefCell::new(state), driving, handshaking, stays }
+        Http2Session { state: RefCell::new(state), driving, handshaking, stays }
     }
 
     /// Of what was saved of another one.
-    fn restore(saved: &[u8]) -> Option<Session> {
-        Connection::restore(saved).map(Session::of)
+    fn restore(saved: &[u8]) -> Option<Http2Session> {
+        Connection::restore(saved).map(Http2Session::of)
     }
 
     /// Something is to be written or read: the driver has to look.

@@ -1,7 +1,7 @@
 //! HTTP/2 connections without streams that are parked, or go on in another process: what the protocol knows of them is kept as bytes. From: `driver`, where one is idle. To:
 //! `driver::resume`, when it brings something.
 
-use super::Session;
+use super::Http2Session;
 use super::driver::{Driver, resume};
 use crate::connection::Client;
 use crate::connection::begin::adopt_again;
@@ -63,7 +63,7 @@ impl Between for Kept {
 
     fn read(r: &mut heir::Reader<'_>) -> Option<Kept> {
         let saved = r.bytes()?;
-        Session::restore(saved)?;
+        Http2Session::restore(saved)?;
         Some(Kept { saved: saved.into(), stays: false })
     }
 
@@ -73,7 +73,7 @@ impl Between for Kept {
 
     fn resume(self, client: Rc<Client>, socket: Socket, wait: Duration) {
         // What was saved here, or read, is whole.
-        let Some(session) = Session::restore(&self.saved) else { return };
+        let Some(session) = Http2Session::restore(&self.saved) else { return };
         session.stays.set(self.stays);
         adopt_again(client.clone(), move || resume(Rc::new(session), client, socket, wait));
     }

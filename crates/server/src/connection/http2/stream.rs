@@ -1,6 +1,6 @@
 //! A stream as its request sees it: where the answer goes, where the body comes from.
 
-use super::{Session, StreamState, UNREAD_PATIENCE_MS};
+use super::{Http2Session, StreamState, UNREAD_PATIENCE_MS};
 use crate::connection::stream::{self, Arrived};
 use runtime::clock;
 use std::cell::RefMut;
@@ -13,7 +13,7 @@ use wire::priority::Priority;
 
 /// A request's hold on its stream. When it is dropped the stream ends.
 pub struct Http2Stream {
-    pub(super) session: Rc<Session>,
+    pub(super) session: Rc<Http2Session>,
     pub(super) id: u32,
 }
 

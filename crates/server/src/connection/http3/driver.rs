@@ -2,7 +2,7 @@
 
 use super::handshake::Check;
 use super::wait::Wait;
-use super::{MAX_BLOCKED, OneWay, Session, State, TABLE, code, default_server, log};
+use super::{Http3Session, MAX_BLOCKED, OneWay, State, TABLE, code, default_server, log};
 use crate::connection::order::Row;
 use crate::connection::slow::Watch;
 use crate::connection::{Address, Client};
@@ -67,7 +67,7 @@ impl Move {
 }
 
 pub(super) struct Driver {
-    pub(super) session: Rc<Session>,
+    pub(super) session: Rc<Http3Session>,
     pub(super) client: Rc<Client>,
     pub(super) link: Rc<QuicLink>,
     /// QUIC's deadline, and what it is.
@@ -119,7 +119,7 @@ impl Driver {
             dead: false,
             flood: Default::default(),
         };
-        let session = Session {
+        let session = Http3Session {
             state: RefCell::new(state),
             driving: Cell::new(false),
             hq: Cell::new(false),

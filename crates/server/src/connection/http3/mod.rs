@@ -41,7 +41,7 @@ use wire::http3::{ConnectionError, ErrorCode, control, request};
 use wire::priority::Priority;
 
 /// What the driver and the streams of a connection share.
-pub struct Session {
+pub struct Http3Session {
     state: RefCell<State>,
     /// The driver is at work and will look at everything before it rests: it need not be woken.
     driving: Cell<bool>,
@@ -274,7 +274,7 @@ impl State {
     }
 }
 
-impl Session {
+impl Http3Session {
     /// Bytes that have come on the connection; or those that the client has taken, as far as its acknowledgements tell.
     fn moved(&self, up: bool) -> u64 {
         /// A client that takes packets sends at least one byte for so many that it gets.

@@ -1,7 +1,7 @@
 //! What streams bring: heads become requests, bodies wait until somebody reads them, one-way streams are only checked.
 
 use super::driver::Driver;
-use super::{Http3Stream, MAX_BLOCKED, Session, State, code};
+use super::{Http3Session, Http3Stream, MAX_BLOCKED, State, code};
 use crate::connection::Downstream;
 use crate::connection::fields::{self, Arrived, Refused};
 use crate::connection::stream;
@@ -363,7 +363,7 @@ impl State {
     }
 
     /// Takes body from QUIC until `window` bytes lie here, or at least one piece. True: the client may be told to send more.
-    pub(super) fn fill(&mut self, id: StreamId, window: usize, session: &Session) -> bool {
+    pub(super) fn fill(&mut self, id: StreamId, window: usize, session: &Http3Session) -> bool {
         let mut fields = FIELDS.take();
         let mut read = false;
         let mut broken = None;
@@ -448,7 +448,7 @@ impl State {
     }
 }
 
-impl Session {
+impl Http3Session {
     /// The client broke the protocol while a request looked at its stream: the driver ends the connection.
     fn broken(&self, error: ConnectionError) {
         self.error.borrow_mut().get_or_insert(error);

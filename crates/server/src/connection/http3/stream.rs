@@ -1,6 +1,6 @@
 //! A stream as its request sees it: where the answer goes, where the body comes from.
 
-use super::{Session, State, StreamState, code};
+use super::{Http3Session, State, StreamState, code};
 use crate::connection::stream::{self, Arrived};
 use quinn_proto::StreamId;
 use std::cell::RefMut;
@@ -16,7 +16,7 @@ const KEEP_INPUT: usize = 16 * 1024;
 
 /// A request's hold on its stream. When it is dropped the stream ends.
 pub struct Http3Stream {
-    pub(super) session: Rc<Session>,
+    pub(super) session: Rc<Http3Session>,
     pub(super) id: StreamId,
 }
 

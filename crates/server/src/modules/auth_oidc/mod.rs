@@ -29,7 +29,7 @@ use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Contexts, Node, Problem, value};
 use provider::{Code, Provider, parameter, shown};
 use rustls::ClientConfig;
-pub use session::Session;
+pub use session::LoginSession;
 use session::{Login, encoded};
 use std::sync::Arc;
 use wire::http1::escape::{Unescape, unescape};
@@ -331,7 +331,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     }
 }
 
-fn of_session(r: &mut Request, text: impl Fn(&Session) -> Option<String>) -> Option<Text> {
+fn of_session(r: &mut Request, text: impl Fn(&LoginSession) -> Option<String>) -> Option<Text> {
     let text = text(r.ctx.auth_oidc.as_deref()?)?;
     Some(r.text(text.as_bytes()))
 }
@@ -360,7 +360,7 @@ async fn check(r: &mut Request) -> Verdict {
     }
     let name = cookie(r, &site.cookie).filter(|c| c.len() <= MAX_NAME).and_then(|c| String::from_utf8(c).ok());
     let store = store(r, &site);
-    let session = name.as_deref().and_then(|name| Session::find(&store, name));
+    let session = name.as_deref().and_then(|name| LoginSession::find(&store, name));
     if site.logout_uri.as_deref().is_some_and(|logout| path_of(logout).as_bytes() == uri) {
         if let Some(name) = &name {
             store.remove(name);
@@ -519,7 +519,7 @@ async fn callback(r: &mut Request, site: &Site) -> Verdict {
 }
 
 /// The session is gone already; the provider's own is to go too.
-async fn logout(r: &mut Request, site: &Site, session: Option<Session>) -> Verdict {
+async fn logout(r: &mut Request, site: &Site, session: Option<LoginSession>) -> Verdict {
     set_cookie(r, &site.cookie, "");
     let after = site.post_logout_uri.as_deref().map(|address| absolute(r, address));
     let metadata = match metadata(r, site).await {

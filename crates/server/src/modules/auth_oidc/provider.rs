@@ -1,7 +1,7 @@
 //! An OpenID provider: what it says of itself (OpenID Connect Discovery 1.0), its keys, and the exchange of a code for tokens (OpenID
 //! Connect Core 1.0 section 3.1.3). On the service thread; what it has said is kept for a while.
 
-use super::session::Session;
+use super::session::LoginSession;
 use crate::fetch::{Answer, Fetch};
 use crate::modules::auth_jwt::{self, keys::Keys};
 use bytes::Bytes;
@@ -149,7 +149,7 @@ impl Provider {
     }
 
     /// Exchanges a code for tokens, and judges them.
-    pub(super) async fn redeem(&self, fetch: &Fetch, code: Code) -> Result<Session, String> {
+    pub(super) async fn redeem(&self, fetch: &Fetch, code: Code) -> Result<LoginSession, String> {
         let metadata = self.metadata(fetch).await?;
         let tokens = self.exchange(fetch, &metadata, &code).await?;
         let token = tokens.id_token.as_bytes();
@@ -162,7 +162,7 @@ impl Provider {
         let claims = judged.into_claims();
         self.check(&claims, &code.nonce)?;
         let mut session =
-            Session { id_token: tokens.id_token, access_token: tokens.access_token, claims, userinfo: None };
+            LoginSession { id_token: tokens.id_token, access_token: tokens.access_token, claims, userinfo: None };
         if self.userinfo {
             session.userinfo = Some(self.ask_for_user(fetch, &metadata, &session).await?);
         }
@@ -227,7 +227,7 @@ impl Provider {
     }
 
     /// The user as the provider knows it (section 5.3).
-    async fn ask_for_user(&self, fetch: &Fetch, metadata: &Metadata, session: &Session) -> Result<String, String> {
+    async fn ask_for_user(&self, fetch: &Fetch, metadata: &Metadata, session: &LoginSession) -> Result<String, String> {
         let url = metadata.userinfo_endpoint.as_deref().ok_or("the provider has no userinfo endpoint")?;
         let token = session.access_token.as_deref().ok_or("the provider gave no access token")?;
         let answer = ok(url, get(fetch, url, Some(token)).await)?;

@@ -96,7 +96,7 @@ impl Login {
 
 /// A client that has logged in.
 #[derive(Debug, Deserialize, Serialize)]
-pub struct Session {
+pub struct LoginSession {
     /// The provider's token about the user.
     pub id_token: String,
     /// The provider's token for other services.
@@ -107,7 +107,7 @@ pub struct Session {
     pub userinfo: Option<String>,
 }
 
-impl Session {
+impl LoginSession {
     /// Keeps it. Gives the name, which is the cookie's value.
     pub(super) fn keep(&self, store: &Store, timeout_ms: u64) -> Result<String, &'static str> {
         let text = serde_json::to_string(self).map_err(|_| "the session could not be written")?;
@@ -120,7 +120,7 @@ impl Session {
     }
 
     /// Finds it.
-    pub(super) fn find(store: &Store, name: &str) -> Option<Session> {
+    pub(super) fn find(store: &Store, name: &str) -> Option<LoginSession> {
         store.look_up(name, |text| serde_json::from_str(text).ok()).flatten()
     }
 }

@@ -184,7 +184,7 @@ async fn propfind(r: &mut Request) -> Result<Verdict, Verdict> {
     }
     let sets = sets_properties(r);
     let found = service::blocking(move || {
-        let mut found = Found { list: Vec::new(), wanted: sets.then(|| wanted.clone()), set_bytes: 0 };
+        let mut found = PropfindAnswer { list: Vec::new(), wanted: sets.then(|| wanted.clone()), set_bytes: 0 };
         found.note(&path, &uri, &facts);
         found.walk(&path, &uri, levels).then_some((found.list, wanted))
     });
@@ -277,7 +277,7 @@ fn failed(r: &Request, path: &Path, e: &io::Error) -> Verdict {
 }
 
 /// What a PROPFIND has found so far.
-struct Found {
+struct PropfindAnswer {
     list: Vec<Resource>,
     /// What is asked for of what clients have set; none: clients set nothing here.
     wanted: Option<Find>,
@@ -285,7 +285,7 @@ struct Found {
     set_bytes: usize,
 }
 
-impl Found {
+impl PropfindAnswer {
     fn note(&mut self, path: &Path, uri: &[u8], facts: &Metadata) {
         let mut href = Vec::new();
         escape_uri(uri, Escape::Uri, &mut href);

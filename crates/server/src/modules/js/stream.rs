@@ -8,7 +8,7 @@ use crate::connection::incoming::Incoming;
 use crate::connection::socket::Socket;
 use crate::log_error;
 use crate::request::Request;
-use crate::stream::Session;
+use crate::stream::StreamSession;
 use crate::stream::relay::End;
 use ::js::rquickjs::prelude::Func;
 use ::js::rquickjs::{Ctx, Function, Object, Result};
@@ -113,8 +113,8 @@ fn event(
 }
 
 /// `js_access` and `js_preread`: lets the session go on, or gives its status.
-pub async fn phase(session: &mut Session, name: &str, prereads: bool) -> std::result::Result<(), u16> {
-    let Session { r, incoming } = session;
+pub async fn phase(session: &mut StreamSession, name: &str, prereads: bool) -> std::result::Result<(), u16> {
+    let StreamSession { r, incoming } = session;
     let Some(engine) = machine::of(r) else { return Err(500) };
     let begun = current::enter(r, || {
         engine.notify(|_, raw| raw.get::<_, Function<'_>>("s_phase")?.call::<_, ()>(()))?;

@@ -4,7 +4,7 @@
 use super::current::Phase;
 use super::machine;
 use super::run::{self, End};
-use super::ssl_session::Session;
+use super::ssl_session::SslSession;
 use crate::connection::{Downstream, pool};
 use crate::log::error::Level;
 use crate::log_error;
@@ -46,7 +46,7 @@ pub struct Handshake {
     /// How the client is to be asked for its certificate: `verify_client`.
     pub client: Option<AskedClient>,
     /// What programs that keep sessions see, and give.
-    pub session: Session,
+    pub session: SslSession,
 }
 
 /// Certificates that a program gives, with their keys.
@@ -185,7 +185,7 @@ impl ResolvesServerCert for Stapled {
 /// Runs the program of a phase; gives what it made of the handshake.
 async fn run(asked: &mut Asked<'_>, phase: Phase) -> Result<Option<Box<Handshake>>, Refused> {
     let Some(chunk) = program(asked, phase) else { return Ok(None) };
-    let r = begin(asked, Session::default());
+    let r = begin(asked, SslSession::default());
     let end = run_on(r, &chunk, phase).await;
     let code = code(&end);
     let failed = !(0..400).contains(&code);
@@ -211,7 +211,7 @@ pub(super) fn code(end: &End) -> i64 {
 }
 
 /// What a program of the handshake works on: what would be the connection's first request, or the session.
-pub(super) fn begin<'a>(asked: &'a mut Asked<'_>, session: Session) -> &'a mut Request {
+pub(super) fn begin<'a>(asked: &'a mut Asked<'_>, session: SslSession) -> &'a mut Request {
     let handshake = Handshake {
         message: asked.message.to_vec(),
         hello: asked.hello.clone(),

@@ -24,7 +24,7 @@ const SESSION_TICKET: u16 = 35;
 
 /// What programs that keep sessions see of one, and give.
 #[derive(Debug, Default)]
-pub struct Session {
+pub struct SslSession {
     /// Its number, as the client names it.
     pub id: Vec<u8>,
     /// What belongs to it: the server's scope, then the library's own form.
@@ -36,9 +36,9 @@ pub struct Session {
 /// Where the library leaves a session, and finds the one that was fetched.
 #[derive(Debug, Default)]
 pub struct Slot {
-    fetched: Option<Session>,
+    fetched: Option<SslSession>,
     scope: Scope,
-    made: Mutex<Option<Session>>,
+    made: Mutex<Option<SslSession>>,
 }
 
 /// A server's own store, with what programs keep beside it.
@@ -52,7 +52,7 @@ impl StoresServerSessions for Storage {
     fn put(&self, id: Vec<u8>, value: Vec<u8>) -> bool {
         notes::session(&id);
         let whole = [&self.slot.scope[..], &value].concat();
-        let session = Session { id: id.clone(), value: Some(whole), scope: self.slot.scope };
+        let session = SslSession { id: id.clone(), value: Some(whole), scope: self.slot.scope };
         *self.slot.made.lock().unwrap_or_else(PoisonError::into_inner) = Some(session);
         self.own.put(id, value);
         true
@@ -104,7 +104,7 @@ fn fetch<'a>(asked: &'a mut Asked<'_>) -> Waiting<'a> {
     Box::pin(async move {
         let Some(chunk) = program(asked, Phase::SessionFetch) else { return Ok(()) };
         let (id, scope) = (asked.hello.session_id.of(asked.message).to_vec(), scope(asked));
-        let r = begin(asked, Session { id, value: None, scope });
+        let r = begin(asked, SslSession { id, value: None, scope });
         log_error!(r, Debug, "reusable connection: 0");
         log_error!(r, Debug, "ssl session fetch: connection reusable: 0");
         let end = run_on(r, &chunk, Phase::SessionFetch).await;
@@ -145,7 +145,7 @@ pub fn store(asked: &mut Asked<'_>) {
     let name = Phase::SessionStore.context();
     let kept = asked.lua.kept.take().and_then(|kept| kept.downcast::<Slot>().ok());
     let Some(slot) = kept else {
-        let r = begin(asked, Session::default());
+        let r = begin(asked, SslSession::default());
         let version = u16::from(ProtocolVersion::TLSv1_3);
         log_error!(r, Debug, "{name}: skipped since TLS version >= 1.3 ({version})");
         drop(finish(r));

@@ -1,5 +1,5 @@
 //! Programs in the phases of `stream`: `preread_by_lua*`, `content_by_lua*` (`log_by_lua*` is a logger as in `http`, `balancer_by_lua*` a part of
-//! the choice). From: `stream::Session`. The connection is lent to the request while a program runs (`raw`).
+//! the choice). From: `stream::StreamSession`. The connection is lent to the request while a program runs (`raw`).
 
 use super::current::Phase;
 use super::run::{self, End};

@@ -1,6 +1,6 @@
 //! Streams as requests hold them (`crate::upstream::streams`): opened, read on in, written to, released.
 
-use super::{HEADERS, OUTPUT_LIMIT, STREAM_WINDOW, Session, State, driver, fields};
+use super::{HEADERS, Http2PeerConnection, OUTPUT_LIMIT, STREAM_WINDOW, State, driver, fields};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::request::Request;
@@ -18,7 +18,7 @@ use std::rc::Rc;
 use wire::http2::ErrorCode;
 use wire::http2::connection::{Config, Connection as Wire, Role};
 
-impl Carrier for Session {
+impl Carrier for Http2PeerConnection {
     type Id = u32;
 
     async fn connect(
@@ -26,10 +26,10 @@ impl Carrier for Session {
         asked: &Asked<'_>,
         key: Option<Key>,
         _timer: &Timer,
-    ) -> Result<Rc<Session>, Failure> {
+    ) -> Result<Rc<Http2PeerConnection>, Failure> {
         let Asked { job, conf, chosen, started_ms } = *asked;
         let Connection { socket, .. } = *exchange::open(r, job, conf, chosen, started_ms).await?;
-        Ok(Session::start(socket, Life::new(job, chosen, key)))
+        Ok(Http2PeerConnection::start(socket, Life::new(job, chosen, key)))
     }
 
     fn begin(&self, r: &mut Request, job: &Job, upload: Option<&Upload>) -> Option<u32> {
@@ -105,9 +105,9 @@ impl Carrier for Session {
     }
 }
 
-impl Session {
+impl Http2PeerConnection {
     /// Takes over a connection that stands; a task drives it from now on.
-    fn start(socket: Socket, life: Life) -> Rc<Session> {
+    fn start(socket: Socket, life: Life) -> Rc<Http2PeerConnection> {
         let config = Config {
             role: Role::Client,
             max_streams: 0,
@@ -117,11 +117,11 @@ impl Session {
         };
         let mut wire = Wire::new(config);
         // The peer's word on a new connection comes later than the first requests, and it would refuse those beyond.
-        if let Some(allowed) = life.key().and_then(|key| sharing::least(key, Session::allowed_streams)) {
+        if let Some(allowed) = life.key().and_then(|key| sharing::least(key, Http2PeerConnection::allowed_streams)) {
             // At least the stream that it is opened for.
             wire.assume_streams(allowed.max(1));
         }
-        let session = Rc::new(Session { life, state: RefCell::new(State { wire, crowded: false }) });
+        let session = Rc::new(Http2PeerConnection { life, state: RefCell::new(State { wire, crowded: false }) });
         runtime::spawn(driver::run(session.clone(), socket));
         session
     }

@@ -1,7 +1,7 @@
 //! The task of a connection: reads, lets the protocol work, wakes requests, writes all that came of it in one call. Never waits for
 //! a request: what one does not take stays in its window.
 
-use super::{OUTPUT_LIMIT, Session, State, head};
+use super::{Http2PeerConnection, OUTPUT_LIMIT, State, head};
 use crate::connection::http2::link::FrameSocket;
 use crate::connection::pool;
 use crate::connection::socket::Socket;
@@ -26,7 +26,7 @@ thread_local! {
 }
 
 struct Driver {
-    session: Rc<Session>,
+    session: Rc<Http2PeerConnection>,
     link: FrameSocket,
     /// How long it may be idle.
     timer: Timer,
@@ -36,7 +36,7 @@ struct Driver {
 }
 
 /// Drives a connection until it ends.
-pub(super) async fn run(session: Rc<Session>, socket: Socket) {
+pub(super) async fn run(session: Rc<Http2PeerConnection>, socket: Socket) {
     let link = FrameSocket::new(socket, Vec::new(), 0);
     let mut driver = Driver { session, link, timer: Timer::new(), idle: false, failed: false };
     poll_fn(|cx| driver.turn(cx)).await;

@@ -30,7 +30,7 @@ const OUTPUT_LIMIT: usize = 256 * 1024;
 const HEADERS: Limits = Limits { field: 64 * 1024, block: 256 * 1024 };
 
 /// A connection as its driver and its requests see it.
-pub struct Session {
+pub struct Http2PeerConnection {
     life: Life,
     state: RefCell<State>,
 }
@@ -42,11 +42,11 @@ struct State {
 }
 
 thread_local! {
-    static TABLE: RefCell<Table<Session>> = RefCell::default();
+    static TABLE: RefCell<Table<Http2PeerConnection>> = RefCell::default();
 }
 
-impl Shared for Session {
-    fn table() -> &'static LocalKey<RefCell<Table<Session>>> {
+impl Shared for Http2PeerConnection {
+    fn table() -> &'static LocalKey<RefCell<Table<Http2PeerConnection>>> {
         &TABLE
     }
 
@@ -60,7 +60,7 @@ impl Shared for Session {
     }
 }
 
-impl Session {
+impl Http2PeerConnection {
     fn allowed_streams(&self) -> u32 {
         self.state.borrow().wire.allowed_streams()
     }

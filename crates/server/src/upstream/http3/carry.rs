@@ -1,6 +1,6 @@
 //! Streams as requests hold them (`crate::upstream::streams`): opened, read on in, written to, released.
 
-use super::{OUTPUT_LIMIT, Session, StreamState, code, connect};
+use super::{Http3PeerConnection, OUTPUT_LIMIT, StreamState, code, connect};
 use crate::connection::pool as buffers;
 use crate::request::Request;
 use crate::upstream::failure::Failure;
@@ -16,7 +16,7 @@ use wire::http3::ErrorCode;
 use wire::http3::frame::{self, kind};
 use wire::http3::qpack::encoder;
 
-impl Carrier for Session {
+impl Carrier for Http3PeerConnection {
     type Id = StreamId;
 
     async fn connect(
@@ -24,7 +24,7 @@ impl Carrier for Session {
         asked: &Asked<'_>,
         key: Option<Key>,
         timer: &Timer,
-    ) -> Result<Rc<Session>, Failure> {
+    ) -> Result<Rc<Http3PeerConnection>, Failure> {
         connect::connect(r, asked, key, timer).await
     }
 

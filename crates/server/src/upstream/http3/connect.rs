@@ -1,7 +1,7 @@
 //! A new connection: its socket, its handshake, and whether the peer is who it must be.
 
 use super::driver;
-use super::{CONNECTION_WINDOW, STREAM_WINDOW, Session, Shaken, State};
+use super::{CONNECTION_WINDOW, Http3PeerConnection, STREAM_WINDOW, Shaken, State};
 use crate::connection::{Address, action};
 use crate::health::cause::Cause;
 use crate::health::passive;
@@ -53,7 +53,7 @@ pub(super) async fn connect(
     asked: &Asked<'_>,
     key: Option<Key>,
     timer: &Timer,
-) -> Result<Rc<Session>, Failure> {
+) -> Result<Rc<Http3PeerConnection>, Failure> {
     let Asked { job, conf, chosen, .. } = *asked;
     let Address::Inet(remote) = chosen.peer.address else {
         return Err(refused(r, "HTTP/3 needs an address of IP, not a unix socket"));
@@ -78,7 +78,7 @@ pub(super) async fn connect(
         Ok(begun) => begun,
         Err(e) => return Err(refused(r, &format!("a QUIC connection could not be begun ({e})"))),
     };
-    let session = Session::new(quic, Life::new(job, chosen, key));
+    let session = Http3PeerConnection::new(quic, Life::new(job, chosen, key));
     driver::start(&session, socket, udp, endpoint, handle);
     r.action = action::SHAKING_UPSTREAM;
     let shaken = wait(r, conf, chosen, &session, timer).await.and_then(|()| verify(r, secure, chosen, &session));
@@ -118,7 +118,7 @@ async fn wait(
     r: &mut Request,
     conf: &UpstreamSettings,
     chosen: &SelectedPeer,
-    session: &Rc<Session>,
+    session: &Rc<Http3PeerConnection>,
     timer: &Timer,
 ) -> Result<(), Failure> {
     let watch = exchange::watches_client(r, conf);
@@ -146,7 +146,12 @@ async fn wait(
 }
 
 /// Whether the peer's certificates are those that `proxy_ssl_verify` asks for: before anything is sent.
-fn verify(r: &mut Request, secure: &Secure, chosen: &SelectedPeer, session: &Session) -> Result<(), Failure> {
+fn verify(
+    r: &mut Request,
+    secure: &Secure,
+    chosen: &SelectedPeer,
+    session: &Http3PeerConnection,
+) -> Result<(), Failure> {
     let identity = session.state.borrow().quic.crypto_session().peer_identity();
     let chain = identity.and_then(|chain| chain.downcast::<Vec<CertificateDer<'static>>>().ok()).unwrap_or_default();
     let peer = &chosen.peer.state;
@@ -158,8 +163,8 @@ fn verify(r: &mut Request, secure: &Secure, chosen: &SelectedPeer, session: &Ses
     Ok(())
 }
 
-impl Session {
-    fn new(quic: quinn_proto::Connection, life: Life) -> Rc<Session> {
+impl Http3PeerConnection {
+    fn new(quic: quinn_proto::Connection, life: Life) -> Rc<Http3PeerConnection> {
         let state = State {
             quic,
             streams: hashbrown::HashMap::new(),
@@ -174,6 +179,6 @@ impl Session {
             leaving: false,
             unsaid: None,
         };
-        Rc::new(Session { life, state: RefCell::new(state) })
+        Rc::new(Http3PeerConnection { life, state: RefCell::new(state) })
     }
 }

@@ -1,7 +1,7 @@
 //! The task of a connection: its socket's datagrams in and out, QUIC's deadlines, and what streams have to send. Never waits for a
 //! request: what one does not take stays in its window.
 
-use super::{Session, Shaken, code};
+use super::{Http3PeerConnection, Shaken, code};
 use crate::connection::socket::Socket;
 use crate::log::error::Level;
 use crate::upstream::sharing::Shared;
@@ -39,7 +39,7 @@ thread_local! {
 }
 
 struct Driver {
-    session: Rc<Session>,
+    session: Rc<Http3PeerConnection>,
     socket: Socket,
     udp: UdpSocketState,
     endpoint: Endpoint,
@@ -57,7 +57,7 @@ struct Driver {
 
 /// A task drives the connection from now on.
 pub(super) fn start(
-    session: &Rc<Session>,
+    session: &Rc<Http3PeerConnection>,
     socket: Socket,
     udp: UdpSocketState,
     endpoint: Endpoint,

@@ -37,7 +37,7 @@ const OUTPUT_LIMIT: usize = 64 * 1024;
 const HEADERS: Limits = Limits { field: 64 * 1024, block: 256 * 1024 };
 
 /// A connection as its driver and its requests see it.
-pub struct Session {
+pub struct Http3PeerConnection {
     life: Life,
     state: RefCell<State>,
 }
@@ -91,11 +91,11 @@ struct StreamState {
 }
 
 thread_local! {
-    static TABLE: RefCell<Table<Session>> = RefCell::default();
+    static TABLE: RefCell<Table<Http3PeerConnection>> = RefCell::default();
 }
 
-impl Shared for Session {
-    fn table() -> &'static LocalKey<RefCell<Table<Session>>> {
+impl Shared for Http3PeerConnection {
+    fn table() -> &'static LocalKey<RefCell<Table<Http3PeerConnection>>> {
         &TABLE
     }
 

@@ -30,7 +30,7 @@ pub(in crate::agent) struct Membership {
     thread: Option<JoinHandle<()>>,
 }
 
-struct Session {
+struct EtcdSession {
     etcd: Etcd,
     lease: i64,
     beats: Beats,
@@ -52,7 +52,7 @@ impl Membership {
         let shared = known.clone();
         let thread = std::thread::Builder::new().name("etcd".to_owned()).spawn(move || {
             runtime.block_on(async {
-                match Session::begin(&urls, &security, cluster).await {
+                match EtcdSession::begin(&urls, &security, cluster).await {
                     Ok(session) => {
                         let _ = told.send(Ok(session.agents.clone()));
                         session.keep(&shared, stopped).await;
@@ -99,8 +99,8 @@ fn own_name() -> Vec<u8> {
     format!("process {} on {} since {now} (Unix time)", std::process::id(), host.trim()).into_bytes()
 }
 
-impl Session {
-    async fn begin(urls: &str, security: &Security, cluster: Cluster) -> Result<Session, String> {
+impl EtcdSession {
+    async fn begin(urls: &str, security: &Security, cluster: Cluster) -> Result<EtcdSession, String> {
         let mut etcd = Etcd::connect(urls, security).await?;
         let lease = etcd.grant(TTL).await?;
         let taken = etcd.create((cluster.lock(), own_name()), lease).await;
@@ -119,7 +119,7 @@ impl Session {
         match agents {
             Ok((agents, revision)) => {
                 let beats = etcd.beats(lease).await?;
-                Ok(Session { etcd, lease, beats, cluster, revision, agents })
+                Ok(EtcdSession { etcd, lease, beats, cluster, revision, agents })
             }
             Err(text) => {
                 let _ = etcd.revoke(lease).await;
@@ -130,7 +130,7 @@ impl Session {
 
     /// Until it is stopped; then the lock is given back.
     async fn keep(self, known: &Mutex<Known>, stopped: oneshot::Receiver<()>) {
-        let Session { mut etcd, lease, beats, cluster, revision, agents } = self;
+        let EtcdSession { mut etcd, lease, beats, cluster, revision, agents } = self;
         tokio::select! {
             () = renew(etcd.clone(), lease, beats, known) => {}
             () = listen(etcd.clone(), &cluster, &agents, revision, known) => {}

@@ -24,19 +24,19 @@ pub fn field(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
 
 fn encode(name: &[u8], value: &[u8], out: &mut Vec<u8>) {
     match find(name, value) {
-        Found::Whole(index) => integer::write(index, 6, 0xc0, out),
-        Found::Name(index) => {
+        TableMatch::Whole(index) => integer::write(index, 6, 0xc0, out),
+        TableMatch::Name(index) => {
             integer::write(index, 4, 0x50, out);
             string(value, 7, 0, out);
         }
-        Found::Nothing => {
+        TableMatch::Nothing => {
             string(name, 3, 0x20, out);
             string(value, 7, 0, out);
         }
     }
 }
 
-enum Found {
+enum TableMatch {
     Whole(usize),
     Name(usize),
     Nothing,
@@ -69,7 +69,7 @@ const fn by_name() -> ByName {
     table
 }
 
-fn find(name: &[u8], value: &[u8]) -> Found {
+fn find(name: &[u8], value: &[u8]) -> TableMatch {
     let mut known = None;
     let mut at = if name.is_empty() { NONE } else { BY_NAME.first[bucket(name)] };
     while at != NONE {
@@ -77,13 +77,13 @@ fn find(name: &[u8], value: &[u8]) -> Found {
         let (n, v) = STATIC[index];
         if n.as_bytes() == name {
             if v.as_bytes() == value {
-                return Found::Whole(index);
+                return TableMatch::Whole(index);
             }
             known = known.or(Some(index));
         }
         at = BY_NAME.next[index];
     }
-    known.map_or(Found::Nothing, Found::Name)
+    known.map_or(TableMatch::Nothing, TableMatch::Name)
 }
 
 /// Writes a string, in Huffman code where that is shorter.
