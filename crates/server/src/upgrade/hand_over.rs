@@ -118,7 +118,11 @@ pub(super) fn accept(threads: &Threads, accepts: bool) {
 /// Waits until groups in a Redis are heard. False: that has taken too long.
 pub(super) fn hear(threads: &Threads, groups: Vec<Vec<u8>>, hearing: Hearing) -> bool {
     let (done, heard) = mpsc::channel();
-    let work = move || succession::hear_groups(groups, hearing, move || drop(done.send(())));
+    let work = move || {
+        succession::hear_groups(groups, hearing, move || {
+            let _ = done.send(());
+        });
+    };
     threads[0].send(Order::Do(Box::new(work))).is_ok() && heard.recv_timeout(HEARING).is_ok()
 }
 

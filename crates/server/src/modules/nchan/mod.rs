@@ -184,7 +184,8 @@ impl Subscribers {
 
 /// Whether a long-poll is answered with all messages that there are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Together {
+pub enum Together {
+    /// With one.
     Off,
     /// As multipart/mixed.
     On,
@@ -336,11 +337,6 @@ impl Conf {
     /// Whether clients may subscribe here.
     pub fn has_subscribers(&self) -> bool {
         self.subscribers.any()
-    }
-
-    /// Whether channels are shared with other servers.
-    fn is_shared(&self) -> bool {
-        self.redis.is_some() || self.redis_pass.is_some()
     }
 
     /// How messages are compressed, if they are.
