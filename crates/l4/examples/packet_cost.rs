@@ -89,7 +89,8 @@ fn scattered(flows: u32) -> impl Iterator<Item = u32> {
 }
 
 fn measure(mode: &str, v6: bool, flows: u32, size: usize, idle: u64) {
-    let plan = plan(mode, v6, flows.max(1000));
+    // An LRU table gives up entries before it is full, and with them a flow's way back.
+    let plan = plan(mode, v6, flows.max(4000));
     let mut kernel = Kernel::load(&plan, None).expect("the program loads");
     l4::apply(&mut kernel.maps, &plan).expect("the plan is good");
     let memory = l4::kernel::memory(&kernel.maps).unwrap_or(0);
