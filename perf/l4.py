@@ -95,6 +95,9 @@ def network():
         ip(f"neigh replace fd00:9:1::{n} lladdr 02:00:06:00:00:{n:02x} nud permanent dev lan")
     ip(f"neigh replace 10.9.1.254 lladdr {GATEWAY} nud permanent dev lan")
     ip("route add default via 10.9.1.254")
+    # Answers of real servers go to clients that are behind it.
+    ip(f"neigh replace fd00:9:1::fe lladdr {GATEWAY} nud permanent dev lan")
+    ip("-6 route add default via fd00:9:1::fe dev lan")
 
 
 def run_cost(options, *words):
