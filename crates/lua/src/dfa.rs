@@ -6,13 +6,16 @@ use pcre2_sys::{
     PCRE2_ERROR_NOMATCH, pcre2_code_8, pcre2_code_free_8, pcre2_compile_8, pcre2_dfa_match_8,
     pcre2_get_error_message_8, pcre2_get_ovector_pointer_8, pcre2_match_context_8, pcre2_match_context_create_8,
     pcre2_match_context_free_8, pcre2_match_data_8, pcre2_match_data_create_8, pcre2_match_data_free_8,
-    pcre2_set_match_limit_8,
+    pcre2_set_depth_limit_8, pcre2_set_match_limit_8,
 };
 use std::ffi::c_int;
 use std::ptr::{NonNull, null_mut};
 
 /// Room for the states of one match. An expression that needs more fails with PCRE2_ERROR_DFA_WSSIZE; ngx_lua has 100.
 const WORKSPACE: usize = 1000;
+/// How deep recursions, look-arounds and atomic groups of a match nest: this way of matching calls itself for each, on the thread's stack.
+/// PCRE2's own limit is ten million, and a text of a client decides how deep `(?R)` goes.
+const DEPTH: u32 = 400;
 /// PCRE2's texts are shorter.
 const LONGEST_TEXT: usize = 256;
 
@@ -54,8 +57,10 @@ impl Dfa {
             }
             return Err(Mistake { text: "no memory".to_owned(), offset: 0 });
         };
+        // SAFETY: the context was made above.
+        unsafe { pcre2_set_depth_limit_8(limits.as_ptr(), DEPTH) };
         if limit > 0 {
-            // SAFETY: the context was made above.
+            // SAFETY: as above.
             unsafe { pcre2_set_match_limit_8(limits.as_ptr(), limit) };
         }
         Ok(Dfa { code, found, limits })
@@ -119,4 +124,21 @@ fn text_of(error: c_int) -> String {
     let length = unsafe { pcre2_get_error_message_8(error, text.as_mut_ptr(), text.len()) };
     let length = usize::try_from(length).unwrap_or(0).min(text.len());
     String::from_utf8_lossy(&text[..length]).into_owned()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn compiled(pattern: &[u8]) -> Dfa {
+        Dfa::new(pattern, 0, 0).unwrap_or_else(|mistake| panic!("{}", mistake.text))
+    }
+
+    #[test]
+    fn what_nests_deeper_than_there_is_stack_is_an_error() {
+        let nested = compiled(br"\((?:[^()]|(?R))*\)");
+        assert_eq!(nested.longest(b"x((a)(b))", 0), Ok(Some((1, 9))));
+        let deep = [&b"(".repeat(100_000)[..], b")"].concat();
+        assert!(nested.longest(&deep, 0).is_err());
+    }
 }
