@@ -1,11 +1,11 @@
 //! `dashboard` in a real browser: it shows load, a peer that dies and why, drains the other; light and dark, wide and narrow,
 //! by keyboard. Chromium and playwright-core are peers: left out, aloud, where they are not there.
 
-use crate::harness::{Backend, Port, Reply, Server, Site, blunt, wait};
+use crate::harness::{Backend, Port, Reply, Server, Site, blunt, in_chromium, wait};
 use serde_json::Value;
 use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
+use std::process::{Child, ChildStdin, ChildStdout, Stdio};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 
@@ -18,24 +18,12 @@ pub struct Browser {
 
 impl Browser {
     pub fn start(url: &str, pictures: &Path) -> Option<Browser> {
-        let script = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../tests/browser/dashboard.mjs");
-        let left_out = |what: &str| {
-            println!("{what} is not installed: left out");
-            None
+        let mut script = in_chromium("dashboard.mjs")?;
+        let child = script.arg(url).arg(pictures).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn();
+        let Ok(mut child) = child else {
+            println!("node is not installed: left out");
+            return None;
         };
-        if !script.with_file_name("node_modules/playwright-core").exists() {
-            return left_out("playwright-core (npm ci --prefix tests/browser)");
-        }
-        let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-        let Some(chromium) = chromium.iter().find(|p| Path::new(p).exists()) else { return left_out("chromium") };
-        let child = Command::new("node")
-            .arg(script)
-            .args([chromium, url])
-            .arg(pictures)
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .spawn();
-        let Ok(mut child) = child else { return left_out("node") };
         let (to, from) = (child.stdin.take()?, BufReader::new(child.stdout.take()?));
         Some(Browser { child, to, from })
     }

@@ -1,7 +1,7 @@
 //! The air quality monitor of `examples/air`: its reader over a pseudo-terminal, its numbers, its page in a browser through
 //! Ironweir. That all examples do what their READMEs say is seen by `documents.rs`.
 
-use crate::harness::{Beside, Folder, Port, Program, Site, program, repository, wait};
+use crate::harness::{Beside, Folder, Port, Program, Site, in_chromium, program, repository, wait};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
@@ -58,15 +58,10 @@ fn the_page_shows_a_day_and_what_the_purifier_did() {
     let server = site_of("air", &[("127.0.0.1:3010", port)], "listen 8093;").file("marks.users", users);
     let server = server.start_as(Program::Ironweir).unwrap();
     assert_eq!(server.get("/api/marks").status, 403, "marks are made by POST alone");
-    let script = repository().join("tests/browser/air.mjs");
-    let chromium = ["/usr/bin/chromium", "/usr/bin/chromium-browser", "/usr/bin/google-chrome"];
-    let chromium = chromium.iter().find(|p| Path::new(p).exists());
-    let (true, Some(chromium)) = (script.with_file_name("node_modules/playwright-core").exists(), chromium) else {
-        return println!("chromium or playwright-core is not installed: left out");
-    };
+    let Some(mut script) = in_chromium("air.mjs") else { return };
     let pictures = std::env::var_os("DASHBOARD_PICTURES").map_or_else(|| folder.path().to_owned(), PathBuf::from);
     let url = format!("http://127.0.0.1:{}/", server.port);
-    let out = Command::new("node").arg(script).args([chromium, url.as_str()]).arg(&pictures).output().unwrap();
+    let out = script.arg(&url).arg(&pictures).output().unwrap();
     let said: serde_json::Value = serde_json::from_slice(&out.stdout).unwrap_or_else(|_| panic!("{out:?}"));
     let has = |name: &str, text: &str| assert!(said[name].as_str().is_some_and(|t| t.contains(text)), "{name}: {said}");
     has("now", "small");

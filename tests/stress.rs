@@ -1,6 +1,6 @@
 //! `ironweir stress` against small servers whose behaviour is known.
 
-use crate::harness::{Backend, Folder, Json, Program, Reply, Site, run_stress as stress, text};
+use crate::harness::{Backend, Folder, Json, Program, Reply, Site, chromium, run_stress as stress, text};
 use std::io::{Read, Write};
 use std::net::TcpListener;
 use std::process::Command;
@@ -379,12 +379,7 @@ fn the_json_has_the_published_schema() {
 
 #[test]
 fn the_page_draws_its_curves_in_a_browser() {
-    let Some(chromium) =
-        ["/usr/bin/chromium", "/usr/bin/google-chrome"].into_iter().find(|p| std::path::Path::new(p).exists())
-    else {
-        println!("no Chromium here: left out");
-        return;
-    };
+    let Some(chromium) = chromium() else { return };
     let backend = Backend::ok("x");
     let folder = Folder::new();
     let page = folder.path().join("run.html");

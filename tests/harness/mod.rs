@@ -3,6 +3,7 @@
 mod agents;
 mod backend;
 mod beside;
+mod browser;
 mod client;
 mod disposable;
 mod dns;
@@ -18,6 +19,7 @@ mod tls;
 pub use agents::{Agent, agents, agents_by};
 pub use backend::{Backend, Reply, Seen, blunt};
 pub use beside::{Beside, compare_with_nginx, program};
+pub use browser::{chromium, in_chromium};
 pub use client::{Client, Response, find};
 pub use disposable::{disposable, repository};
 pub use dns::Dns;

@@ -45,9 +45,12 @@ entries! {
 }
 
 impl Collection {
-    /// Rules set values of it while they run, so what it has is not known beforehand.
+    /// Those that rules set values of while they run, a bit for each: what they have is not known beforehand.
+    pub(crate) const SET_BY_RULES: u16 = 1 << Collection::Env as u16 | 1 << Collection::Geo as u16;
+
+    /// Whether it is one of these.
     pub(crate) fn is_set_by_rules(self) -> bool {
-        matches!(self, Collection::Env | Collection::Geo)
+        Collection::SET_BY_RULES & 1 << self as u16 != 0
     }
 }
 

@@ -13,9 +13,6 @@ use crate::texts::{EMPTY, NONE, TextId};
 use crate::variable::{Collection, Single, Source};
 use crate::watchers::has;
 
-/// Collections that rules set values of while they run, a bit for each.
-const SET_BY_RULES: u16 = 1 << Collection::Env as u16 | 1 << Collection::Geo as u16;
-
 impl Transaction {
     /// Runs the rules of a phase, once.
     pub(super) fn phase(&mut self, phase: usize) {
@@ -36,7 +33,7 @@ impl Transaction {
         let list = &rules.phases[phase];
         // Those that rules set values of count as filled.
         let filled = self.lists.iter().enumerate().filter(|(_, list)| !list.is_empty());
-        let filled = filled.fold(SET_BY_RULES, |bits, (at, _)| bits | 1 << at);
+        let filled = filled.fold(Collection::SET_BY_RULES, |bits, (at, _)| bits | 1 << at);
         let side = side(phase as u8);
         self.is_stale |= self.open_side != side;
         let mut at = 0;
