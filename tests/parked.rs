@@ -4,8 +4,10 @@ use crate::harness::{Client, Json, Port, Server, Site, wait};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
 
 const CHANNELS: &str = r#"
     location /pub { nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 3; }
@@ -517,4 +519,73 @@ fn messages_are_compressed_for_who_wants_that() {
     small.truncate(small.len() - 4);
     zip.send([&[0xc2, 0xfe], &(small.len() as u16).to_be_bytes()[..], &[0; 4], &small].concat());
     assert_eq!(zip.take(4), [0x88, 18, 0x03, 0xf1]);
+}
+
+/// Clients that ping without end, more than the thread can answer, until this is dropped.
+struct Pings(Arc<AtomicBool>, Vec<JoinHandle<()>>);
+
+impl Pings {
+    fn from(sockets: Vec<TcpStream>) -> Pings {
+        const PING: &[u8] = b"\x89\x80\0\0\0\0";
+        let stop = Arc::new(AtomicBool::new(false));
+        let ping = |sockets: Vec<TcpStream>, stop: Arc<AtomicBool>| {
+            let mut pongs = [0; 4096];
+            while !stop.load(Relaxed) {
+                for mut socket in &sockets {
+                    // One that is not answered in time has its buffers full, and is asked again later.
+                    let _ = socket.write(PING);
+                    let _ = socket.read(&mut pongs);
+                }
+            }
+        };
+        let mut parts: Vec<Vec<TcpStream>> = vec![Vec::new(), Vec::new()];
+        for (at, socket) in sockets.into_iter().enumerate() {
+            socket.set_nonblocking(true).unwrap();
+            parts[at % 2].push(socket);
+        }
+        let threads = parts.into_iter().map(|part| {
+            let stop = stop.clone();
+            std::thread::spawn(move || ping(part, stop))
+        });
+        let threads = threads.collect();
+        Pings(stop, threads)
+    }
+}
+
+impl Drop for Pings {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+        self.1.drain(..).for_each(|thread| thread.join().unwrap());
+    }
+}
+
+#[test]
+fn a_flood_of_pings_does_not_hold_up_messages() {
+    const COUNT: usize = 400;
+    let server = site("", "worker_connections 1000;", CHANNELS);
+    let mut listener = open(&server, "/sub?id=a", UPGRADE);
+    let sockets: Vec<TcpStream> = (0..COUNT)
+        .map(|_| {
+            let mut socket = TcpStream::connect(("127.0.0.1", server.port)).unwrap();
+            write!(socket, "GET /sub?id=b HTTP/1.1\r\nHost: a\r\n{UPGRADE}\r\n").unwrap();
+            let (mut head, mut byte) = (Vec::new(), [0]);
+            while !head.ends_with(b"\r\n\r\n") {
+                socket.read_exact(&mut byte).unwrap();
+                head.push(byte[0]);
+            }
+            socket
+        })
+        .collect();
+    if !until_parked(&server, "websocket", COUNT + 1) {
+        return;
+    }
+    let pings = Pings::from(sockets);
+    std::thread::sleep(Duration::from_millis(300));
+    for text in ["one", "two", "six"] {
+        let began = Instant::now();
+        say(&server, "a", text);
+        assert_eq!(&listener.take(5)[2..], text.as_bytes());
+        assert!(began.elapsed() < Duration::from_secs(2), "{:?} for {text}", began.elapsed());
+    }
+    drop(pings);
 }

@@ -207,6 +207,12 @@ fn with_task() -> u64 {
     u64::try_from(counters::sum().active).unwrap_or(0).saturating_sub(parked)
 }
 
+/// Requests that are processed and not parked: of those nothing is left but what is billed as parked.
+fn requests_with_task() -> u64 {
+    let parked: u64 = parked::bill().iter().filter(|(kind, _)| kind.is_request()).map(|(_, bill)| bill.count).sum();
+    requests::totals(&requests::ALL).processing.saturating_sub(parked)
+}
+
 /// What of the process is in memory, bytes (`/proc/self/status`).
 struct Resident {
     /// The process's own.
@@ -259,7 +265,7 @@ fn purposes(snapshot: &Snapshot) -> Vec<Purpose> {
     let peer_bytes = size_of::<upstream::pool::Connection>() as u64 + PEER_BYTES;
     vec![
         each("connections", with_task(), TASK_BYTES),
-        each("requests", requests::totals(&requests::ALL).processing, pool::REQUEST as u64),
+        each("requests", requests_with_task(), pool::REQUEST as u64),
         Purpose { count: Some(parked), ..counted("parked", parked_bytes + parked * parked::LIST_BYTES) },
         each("upstream_connections", upstream::pool::all_idle(), peer_bytes),
         counted("pools", kept.pools),

@@ -38,6 +38,11 @@ impl Kind {
     pub const ALL: [Kind; 7] =
         [Kind::LongPoll, Kind::Stream, Kind::WebSocket, Kind::Kept, Kind::Http2, Kind::Mqtt, Kind::Tunnel];
 
+    /// Whether its request goes on meanwhile, and counts with those that are processed.
+    pub fn is_request(self) -> bool {
+        !matches!(self, Kind::Kept | Kind::Http2)
+    }
+
     /// As it is shown.
     pub fn name(self) -> &'static str {
         match self {

@@ -313,15 +313,11 @@ impl Lot {
     fn ask(&mut self) -> bool {
         let mut places = std::mem::take(&mut self.places);
         places.clear();
-        let count = self.looks.len().min(PORTION);
+        // Half of it is the sources' if they have so much: a thread that is behind with what clients say still tells them their messages.
+        SOURCES.with_borrow(|sources| sources.iter().for_each(|source| source(&mut places, PORTION / 2)));
+        let count = self.looks.len().min(PORTION.saturating_sub(places.len()));
         places.extend(self.looks.drain(..count));
-        SOURCES.with_borrow(|sources| {
-            for source in sources {
-                if places.len() < PORTION {
-                    source(&mut places, PORTION);
-                }
-            }
-        });
+        SOURCES.with_borrow(|sources| sources.iter().for_each(|source| source(&mut places, PORTION)));
         let more = places.len() >= PORTION;
         for _ in 0..ROUNDS {
             // Who is asked twice would say two things at once. In the order of memory, here and in the kernel.
