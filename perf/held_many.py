@@ -30,11 +30,14 @@ FILE_MAX = pathlib.Path("/proc/sys/fs/file-max")
 # Local ports for each address, and the queues of a fast ramp.
 SYSCTLS = {"net/ipv4/ip_local_port_range": "1024 65535", "net/core/somaxconn": "65535", "net/ipv4/tcp_max_syn_backlog": "65535"}
 PORTS = 64_000
+# Connections that are not parked yet, or not any more, at a time: what descriptors leave room for. In a storm those that are there and have said nothing
+# would otherwise make room for others.
+SEATS = 18_000
 INSIDE = "HELD_MANY_INSIDE"
 SLABS = ("TCP", "sock_inode_cache", "filp", "dentry", "io_kiocb")
 CONFIGURATION = """
 daemon off; worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
-events {{ worker_connections 8000; }}
+events {{ worker_connections {seats}; }}
 http {{ access_log off; nchan_shared_memory_size {channels}; server {{ listen 127.0.0.1:{mqtt} mqtt backlog={backlog}; location = /mqtt {{ nchan_mqtt; }} }}
   server {{ listen 127.0.0.1:{port} backlog={backlog};
   location /pub {{ nchan_publisher; nchan_channel_id $arg_id; nchan_message_buffer_length 1; }}
@@ -101,7 +104,7 @@ def run(options):
     directory.chmod(0o755)
     # Each client of MQTT is billed some of it.
     channels = "2048m" if options.kind == "mqtt" else "512m"
-    text = CONFIGURATION.format(dir=directory, port=port, mqtt=mqtt, backlog=options.backlog, channels=channels)
+    text = CONFIGURATION.format(dir=directory, port=port, mqtt=mqtt, backlog=options.backlog, channels=channels, seats=SEATS)
     (directory / "nginx.conf").write_text(text)
     server = subprocess.Popen(["taskset", "-c", str(options.server_cpu), options.ironweir, "-p", str(directory), "-c", str(directory / "nginx.conf")])
     holder = None
@@ -195,7 +198,9 @@ def ramp(port, options, holder, lines):
     while (there := count(port)) < options.count:
         if available_gb() < options.keep_gb:
             return f"memory: {available_gb():.1f} GB are left"
-        if holder.poll() is not None or time.monotonic() > limit:
+        # What has failed does not come again.
+        failed = lines.said("failed")
+        if holder.poll() is not None or time.monotonic() > limit or failed and lines.said("held") + failed >= options.count:
             return f"the generator: {lines.last}"
         time.sleep(0.5)
     return f"the goal: {there}"
@@ -303,9 +308,12 @@ class Lines:
         """Keeps the last line, and how many messages it tells of."""
         for line in stream:
             self.last = " ".join(line.split())
-            words = self.last.split()
-            if "messages" in words[:-1]:
-                self.messages = int(words[words.index("messages") + 1])
+            self.messages = self.said("messages") or self.messages
+
+    def said(self, name):
+        """The number that follows a word of the last line; 0 if there is none."""
+        words = self.last.split()
+        return int(words[words.index(name) + 1]) if name in words[:-1] else 0
 
 
 if __name__ == "__main__":

@@ -72,6 +72,8 @@ pub(super) struct Shared {
     pub held: AtomicU64,
     /// Connections that were tried.
     pub tried: AtomicU64,
+    /// Connections that ended before they were held.
+    pub failed: AtomicU64,
     /// Connections that were lost after they were held.
     pub lost: AtomicU64,
     pub messages: AtomicU64,
@@ -258,7 +260,10 @@ impl<'p> Holder<'p> {
                 self.open += 1;
                 held.stage = Stage::Connecting;
             }
-            Err(error) => self.out.tally.fail(Failure::of_connect(&error)),
+            Err(error) => {
+                self.shared.failed.fetch_add(1, Ordering::Relaxed);
+                self.out.tally.fail(Failure::of_connect(&error));
+            }
         }
         self.list.push(held);
     }
@@ -498,6 +503,8 @@ impl<'p> Holder<'p> {
             self.out.lost += 1;
             self.shared.held.fetch_sub(1, Ordering::Relaxed);
             self.shared.lost.fetch_add(1, Ordering::Relaxed);
+        } else if held.stage != Stage::Down {
+            self.shared.failed.fetch_add(1, Ordering::Relaxed);
         }
         self.out.tally.fail(failure);
         if let (Line::Parked(spot, is_watched), Some(rings)) = (&held.line, &mut self.rings) {

@@ -181,6 +181,9 @@ pub struct HoldSecond {
     pub tried: u64,
     /// Connections that are held.
     pub held: u64,
+    /// Connections that ended before they were held.
+    #[serde(default)]
+    pub failed: u64,
     /// Connections that were held, and are not any more.
     pub lost: u64,
     /// Messages, events, answers so far.
@@ -192,6 +195,7 @@ impl HoldSecond {
     pub fn merge(&mut self, other: &HoldSecond) {
         self.tried += other.tried;
         self.held += other.held;
+        self.failed += other.failed;
         self.lost += other.lost;
         self.messages += other.messages;
     }
@@ -315,9 +319,9 @@ pub fn run(plan: &HoldPlan, watch: &mut dyn HoldWatch, start_ns: Option<u64>) ->
 
 impl Shared {
     fn second(&self, number: u32) -> HoldSecond {
-        let [tried, held, lost, messages] =
-            [&self.tried, &self.held, &self.lost, &self.messages].map(|n| n.load(Ordering::Relaxed));
-        HoldSecond { number, tried, held, lost, messages }
+        let [tried, held, failed, lost, messages] =
+            [&self.tried, &self.held, &self.failed, &self.lost, &self.messages].map(|n| n.load(Ordering::Relaxed));
+        HoldSecond { number, tried, held, failed, lost, messages }
     }
 }
 

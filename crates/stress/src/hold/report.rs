@@ -21,8 +21,8 @@ pub fn head(plan: &HoldPlan) -> String {
 
 /// One second.
 pub fn line(count: usize, second: &HoldSecond) -> String {
-    let HoldSecond { number, tried, held, lost, messages } = second;
-    format!("{number:>5}s  held {held} of {count}  opened {tried}  lost {lost}  messages {messages}\n")
+    let HoldSecond { number, tried, held, failed, lost, messages } = second;
+    format!("{number:>5}s  held {held} of {count}  opened {tried}  failed {failed}  lost {lost}  messages {messages}\n")
 }
 
 /// The whole summary.
