@@ -160,6 +160,19 @@ fn a_shutdown_closes_idle_connections_at_once() {
     assert!(began.elapsed().as_secs() < 10);
 }
 
+#[test]
+fn a_shutdown_does_not_wait_for_clients_that_have_said_nothing() {
+    let server = site("client_header_timeout 1h;").start();
+    let mut silent = server.connect();
+    // The kernel keeps a connection to itself for a second while nothing comes on it.
+    std::thread::sleep(std::time::Duration::from_secs(2));
+    assert_eq!(server.get("/").status, 200);
+    let began = std::time::Instant::now();
+    server.signal(rustix::process::Signal::QUIT);
+    assert!(silent.is_closed());
+    assert!(began.elapsed().as_secs() < 10);
+}
+
 /// Each thread keeps as many connections to peers as were in use at once, so that short connections of many clients, which come to any
 /// thread, find one once threads have learnt how many that is: at least 99 of 100 requests, with 8 threads and 64 clients.
 #[test]

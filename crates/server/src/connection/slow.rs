@@ -14,6 +14,9 @@ use std::sync::{Mutex, PoisonError};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+/// A client that has said nothing for so long after it connected has nothing on its way.
+const SILENT_MS: u64 = 1000;
+
 /// Requests of each address that are below their rate now. An entry goes with its last request.
 static SLOW: Mutex<Option<HashMap<u128, u32>>> = Mutex::new(None);
 
@@ -141,14 +144,15 @@ impl Watch {
     }
 }
 
-/// Waits for the first bytes of a connection, which holds one of its address's places meanwhile. None: there is none left.
+/// Waits for the first bytes of a connection, which holds one of its address's places meanwhile. None: there is none left. A shutdown does not wait
+/// for who says nothing.
 pub fn fill_silent(
     incoming: &mut Incoming,
     client: &Client,
     silence: &mut Option<Box<Watch>>,
 ) -> impl Future<Output = Option<Filled>> {
     poll_fn(move |cx| {
-        let polled = match (incoming.poll_filled(client, cx), &mut *silence) {
+        let polled = match (poll_unless_over(incoming, client, cx), &mut *silence) {
             (Poll::Ready(filled), _) => Poll::Ready(Some(filled)),
             (Poll::Pending, Some(watch)) => watch.poll(client, cx, || 0).map(|()| None),
             (Poll::Pending, None) => Poll::Pending,
@@ -158,4 +162,20 @@ pub fn fill_silent(
         }
         polled
     })
+}
+
+/// [`Incoming::poll_filled`]; where the thread ends, a connection that has said nothing for so long that nothing is on its way is over.
+fn poll_unless_over(incoming: &mut Incoming, client: &Client, cx: &mut Context<'_>) -> Poll<Filled> {
+    let filled = incoming.poll_filled(client, cx);
+    let is_read = matches!(filled, Poll::Ready(Filled::Read(_)));
+    if is_read || !crate::worker::draining() || !incoming.unread().is_empty() {
+        return filled;
+    }
+    let silent_ms = clock::wall_ms().saturating_sub(client.started_ms);
+    let left_ms = SILENT_MS.saturating_sub(silent_ms);
+    if left_ms == 0 || filled.is_ready() {
+        return Poll::Ready(Filled::Taken);
+    }
+    incoming.timer.shorten(Duration::from_millis(left_ms));
+    incoming.timer.poll_expired(cx).map(|()| Filled::Taken)
 }
