@@ -30,6 +30,22 @@ fn a_reload_changes_answers_and_keeps_connections() {
     }
 }
 
+/// What only a worker finds out refuses the start as well: no master is left that nobody serves behind.
+#[test]
+fn a_start_without_a_worker_that_can_serve_fails() {
+    for (daemon, said) in [("off", ""), ("on", "ironweir: [emerg] no worker process can serve, the error log says why\n")] {
+        let site = Site::exactly(
+            "daemon @DAEMON@; pid @DIR@/logs/nginx.pid; error_log @DIR@/logs/error.log; events { }
+             http { init_by_lua_block { error(\"no way\") } server { listen 127.0.0.1:@PORT@; content_by_lua_block { } } }",
+        );
+        let (status, stderr, log) = site.set("DAEMON", daemon).fail();
+        assert_eq!(status.code(), Some(1), "{log}");
+        assert_eq!(stderr, said);
+        assert!(log.contains("init_by_lua error: init_by_lua(nginx.conf") && log.contains("no way"), "{log}");
+        assert!(log.contains("exited with fatal code 2 and cannot be respawned"), "{log}");
+    }
+}
+
 #[test]
 fn many_reloads_lose_nothing() {
     let server = Site::server("location / { return 200 \"0\"; }").start();

@@ -131,6 +131,15 @@ impl Site {
         Some((out.status, said.replace(&self.folder.path().display().to_string(), "@DIR@")))
     }
 
+    /// Starts a server that cannot serve; gives its status, what it wrote to standard error, and its error log.
+    pub fn fail(self) -> (ExitStatus, String, String) {
+        let path = Program::Ironweir.path().expect("Ironweir is built");
+        self.write();
+        let out = command(&path, self.folder.path()).stderr(Stdio::piped()).output().expect("the server starts");
+        let log = std::fs::read_to_string(self.folder.path().join("logs/error.log")).unwrap_or_default();
+        (out.status, String::from_utf8_lossy(&out.stderr).into_owned(), log)
+    }
+
     fn write(&self) {
         let dir = self.folder.path().display().to_string();
         let mut text = self.text.replace("@DIR@", &dir);

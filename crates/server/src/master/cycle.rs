@@ -11,7 +11,7 @@
 use super::balancer::Balancer;
 use super::canary::Asking;
 use super::message::End;
-use super::start::{Refused, Started, prepare};
+use super::start::{Refused, Start, Started, prepare};
 use super::sys::{self, Pid, Signal, Signals};
 use super::workers::{Child, Respawn};
 use super::{Options, Plan, Service, message, pidfile, signals, upgrade};
@@ -87,7 +87,9 @@ pub(super) struct Master<'a> {
     pub(super) exit_code: i32,
     /// Number of the newest configuration that was prepared.
     pub(super) generation: u64,
-    started: Started,
+    pub(super) started: Started,
+    /// A worker has come so far that it serves.
+    pub(super) has_served: bool,
     parent: u32,
     reload_again: bool,
     quitting: bool,
@@ -129,6 +131,7 @@ impl<'a> Master<'a> {
             not_accepting: false,
             exit_code: 0,
             started,
+            has_served: false,
             reload_again: false,
             quitting: false,
             terminating: None,
@@ -341,6 +344,8 @@ impl<'a> Master<'a> {
 
     /// A worker runs this configuration.
     pub(super) fn applied(&mut self, pid: Pid, generation: u64) {
+        self.has_served = true;
+        self.started.tell_parent(Start::Good);
         if let Some(pending) = self.pending.take_if(|p| p.worker == pid && p.next.generation == generation) {
             self.commit(pending.next);
         }

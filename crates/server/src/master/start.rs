@@ -55,15 +55,11 @@ pub(super) fn run(service: &mut dyn Service, options: Options) -> ExitCode {
         title::begin(&options.arguments);
     }
     let daemonized = parent.is_some() || inherited_value.is_some();
-    if let Some(mut parent) = parent {
-        // The parent leaves now. If it was killed meanwhile, nobody waits.
-        let _ = parent.write_all(b".");
-    }
     let predecessor = std::env::var(LINE_VARIABLE).ok().filter(|_| inherited_value.is_some());
     let predecessor = predecessor.and_then(|number| sys::inherited(number.parse().ok()?).ok());
     // What this master starts in its turn is not to have it.
     let predecessor = predecessor.filter(|line| fcntl_setfd(line, FdFlags::CLOEXEC).is_ok());
-    let started = Started { inherited: inherited_value.is_some(), daemonized, predecessor };
+    let started = Started { inherited: inherited_value.is_some(), daemonized, predecessor, parent };
     Master::new(service, options, signals, files, first, started).run()
 }
 
@@ -76,6 +72,27 @@ pub(super) struct Started {
     pub(super) daemonized: bool,
     /// The line to the worker of the binary before.
     pub(super) predecessor: Option<OwnedFd>,
+    /// The process that was started by hand, while it waits for how the start goes.
+    pub(super) parent: Option<UnixStream>,
+}
+
+impl Started {
+    /// The process that was started by hand leaves, with success or without. If it was killed meanwhile, nobody waits.
+    pub(super) fn tell_parent(&mut self, outcome: Start) {
+        if let Some(mut parent) = self.parent.take() {
+            let _ = parent.write_all(&[outcome as u8]);
+        }
+    }
+}
+
+/// How a start goes, as the process that was started by hand is told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[repr(u8)]
+pub(super) enum Start {
+    /// A worker serves, or it is tried again until one does.
+    Good = b'.',
+    /// No worker can serve: standard error is the log file by now, where the reason is.
+    Failed = b'!',
 }
 
 /// A configuration that cannot be run. The reasons are in the log; what was open before still is.
@@ -185,8 +202,12 @@ fn daemonize() -> Result<UnixStream, (&'static str, io::Error)> {
     let (mut waiting, child_end) = UnixStream::pair().map_err(|e| ("socketpair()", e))?;
     if let Forked::Parent(_) = sys::fork().map_err(|e| ("fork()", e))? {
         drop(child_end);
-        let ready = waiting.read(&mut [0]).unwrap_or(0) == 1;
-        std::process::exit(i32::from(!ready));
+        let mut outcome = [0];
+        let is_told = waiting.read(&mut outcome).unwrap_or(0) == 1;
+        if is_told && outcome[0] == Start::Failed as u8 {
+            eprintln!("ironweir: [emerg] no worker process can serve, the error log says why");
+        }
+        std::process::exit(i32::from(outcome[0] != Start::Good as u8));
     }
     setsid().map_err(|e| ("setsid()", e.into()))?;
     rustix::process::umask(rustix::fs::Mode::empty());

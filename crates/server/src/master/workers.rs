@@ -5,6 +5,7 @@ use super::bans::{self, Ban};
 use super::cycle::Master;
 use super::link::MasterLink;
 use super::message::{self, Known, ToMaster};
+use super::start::Start;
 use super::sys::{self, Ended, Forked, Pid, Signals};
 use super::{FATAL, Outliving, WorkerStart, process, signals, title};
 use crate::log::error::Errno;
@@ -164,6 +165,7 @@ impl Master<'_> {
         self.balancer = None;
         self.pending = None;
         self.asking = Default::default();
+        self.started.parent = None;
         let worker = self.service.worker();
         let predecessor = self.predecessor.take();
         let running = self.running.clone();
@@ -359,7 +361,15 @@ impl Master<'_> {
         if fatal {
             let pid = child.pid;
             server_log!(Alert, "worker process {pid} exited with fatal code {FATAL} and cannot be respawned");
+            if !self.has_served {
+                // Nobody is served yet who would lose by it, and addresses where nothing answers are of no use to anybody.
+                self.started.tell_parent(Start::Failed);
+                self.exit_code = 1;
+                return self.terminate();
+            }
         }
+        // It is tried again, which whoever started the server need not wait for.
+        self.started.tell_parent(Start::Good);
         if self.pending.as_ref().is_some_and(|pending| pending.worker == child.pid) {
             if fatal {
                 self.failed(child.generation, "the worker process ended before it took the new configuration");
