@@ -2,7 +2,7 @@
 """What a program in Lua costs beside `return`, on one pinned core, interleaved; beside Debian's ngx_lua where that is given, and in the
 field's rows (512 bytes, kept and short) beside Go's own server.
 
-    perf/lua.py target/quick/ironweir [--rounds 5] [--seconds 3] [--cases say,incr]
+    perf/lua.py target/release/ironweir [--rounds 5] [--seconds 3] [--cases say,incr]
                 [--nginx /usr/sbin/nginx --modules DIR]   DIR: ndk_http_module.so and ngx_http_lua_module.so
                 [--go /usr/bin/go]                        builds lua_field.go
 
