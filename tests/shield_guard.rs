@@ -128,6 +128,65 @@ fn a_challenge_is_answered_by_coming_back_with_a_cookie() {
     assert!(target.contains("/.//evil.example/page"), "{target}");
 }
 
+/// Nobody looks for a cookie before there can be one: who has been given one is known by all threads, and goes on being so.
+#[test]
+fn a_cookie_is_known_to_all_threads_and_after_reloads() {
+    let server = Site::whole(
+        "worker_processes 2; events { } http {
+         guard site { limit url 1r/m challenge; }
+         log_format g '$guard_action $http_x_n'; access_log @DIR@/logs/g.log g;
+         server { listen 127.0.0.1:@PORT@; location / { guard site; return 200 fine; } location /api { api; } } }",
+    )
+    .start();
+    let forged = format!("Cookie: ironweir_guard=c00.ffffffff.0123456789abcdef.{}\r\n", "0".repeat(32));
+    assert_eq!(with(&server, "/page", &forged).text(), "fine");
+    assert_eq!(with(&server, "/page", &forged).status, 302, "nobody was given a cookie yet");
+    let brought = cookie(&server.get("/page"));
+    let lines = |brought: &str| {
+        let pair = brought.strip_prefix("Cookie: ").unwrap().trim_end();
+        [
+            format!("Cookie: {pair}\r\n"),
+            format!("Cookie: a=1; theme=dark; {pair}; session=0123456789abcdef\r\n"),
+            format!("Cookie: a=1;{pair}\r\n"),
+            format!("Cookie: a=1\r\nCookie: {pair}; b=2\r\n"),
+        ]
+    };
+    for generation in 1..=2 {
+        let count = |n: usize| {
+            for lines in lines(&brought) {
+                let said = with(&server, "/page", &format!("X-N: {generation}.{n}\r\n{lines}"));
+                assert_eq!(said.text(), "fine", "{generation}.{n}: {lines}");
+            }
+        };
+        // Each on a connection of its own, which any of the threads may have.
+        (0..16).for_each(count);
+        server.wait_for("logs/g.log", &format!("proved {generation}.15"));
+        assert_eq!(with(&server, "/page", &forged).status, 302);
+        assert_eq!(server.get("/page").status, 302);
+        if generation == 1 {
+            server.signal(rustix::process::Signal::HUP);
+            assert!(wait(|| server.get("/api/9/nginx").text().contains("\"generation\":2")));
+        }
+    }
+}
+
+/// A cookie that another server gave is good by the key that both have, whomever this one has challenged.
+#[test]
+fn a_cookie_by_a_given_key_is_good_where_nobody_was_challenged() {
+    let rows = "limit url 1r/m challenge; limit client 1r/m burst=1 refuse; cookie key=secret;";
+    let (one, other) = (site(rows, "").start(), site(rows, "").start());
+    let keyless = site(&rows.replace("key=secret", "name=ironweir_guard"), "").start();
+    one.get("/page");
+    let brought = cookie(&one.get("/page"));
+    for server in [&one, &other] {
+        assert_eq!(with(server, "/page", &brought).text(), "fine");
+        assert_eq!(with(server, "/page", &brought).text(), "fine");
+        assert_eq!(with(server, "/page", &brought).status, 429, "it is counted as a client");
+    }
+    assert_eq!(with(&keyless, "/page", &brought).text(), "fine");
+    assert_eq!(with(&keyless, "/page", &brought).status, 302, "a server with a key of its own knows it not");
+}
+
 /// The page's own script, run by node with as much of a browser around it as it looks for.
 #[test]
 fn work_is_done_by_the_pages_script() {

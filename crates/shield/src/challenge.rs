@@ -12,6 +12,8 @@ use std::fmt::Write;
 const MAC: usize = 16;
 /// The longest cookie that is looked at.
 const LONGEST: usize = 128;
+/// No cookie is shorter: a kind with its bits, a digit of a time, a number, and a MAC, with dots between. Where there is no room for that nobody need look for one.
+pub const SHORTEST: usize = 3 + 1 + 1 + 1 + 16 + 1 + 2 * MAC;
 /// The hardest proof: a minute or two of a browser.
 pub const MAX_BITS: u32 = 24;
 
@@ -88,7 +90,7 @@ fn sign(key: &Key, bound: Bound<'_>, text: &[u8]) -> [u8; MAC] {
 
 /// What a cookie proves; nothing unless it was given to this client, is whole, and not over.
 pub fn check(key: &Key, bound: Bound<'_>, cookie: &[u8], now_s: u64) -> Option<Proof> {
-    if cookie.len() > LONGEST {
+    if !(SHORTEST..=LONGEST).contains(&cookie.len()) {
         return None;
     }
     let text = std::str::from_utf8(cookie).ok()?;
@@ -162,6 +164,9 @@ mod tests {
         assert_eq!(super::check(&Key::new(b"key"), renamed, cookie.as_bytes(), 99), None);
         let shifted = Bound { whom: b"192.0.2.1c", name: b"ookie" };
         assert_eq!(super::check(&Key::new(b"key"), shifted, cookie.as_bytes(), 99), None);
+        let soon = issue(&Key::new(b"key"), of(b"192.0.2.1"), Kind::Cookie, 0, 1);
+        assert_eq!(soon.len(), SHORTEST);
+        assert!(check(b"192.0.2.1", &soon, 0).is_some());
         for at in 0..cookie.len() {
             let mut changed = cookie.clone().into_bytes();
             changed[at] ^= 1;

@@ -1,6 +1,6 @@
 //! What tells programs apart whatever they call themselves: JA4 of a TLS ClientHello, and the order of a request's header lines.
 
-use crate::hash::Keyed;
+use crate::hash::{Keyed, Running};
 use sha2::{Digest, Sha256};
 use std::fmt::Write;
 use std::hash::{BuildHasher, Hasher};
@@ -56,7 +56,7 @@ pub fn ja4(hello: Hello<'_>) -> String {
         ends(hello.alpn)
     );
     ciphers.sort_unstable();
-    out.push_str(&hash(&joined(&ciphers)));
+    out.push_str(&hashed(&joined(&ciphers)));
     out.push('_');
     extensions.retain(|n| !LEFT_OUT.contains(n));
     extensions.sort_unstable();
@@ -66,7 +66,7 @@ pub fn ja4(hello: Hello<'_>) -> String {
         text.push('_');
         text.push_str(&joined(&signatures));
     }
-    out.push_str(&hash(&text));
+    out.push_str(&hashed(&text));
     out
 }
 
@@ -90,7 +90,7 @@ fn joined(numbers: &[u16]) -> String {
     all.join(",")
 }
 
-fn hash(text: &str) -> String {
+fn hashed(text: &str) -> String {
     if text.is_empty() {
         return NOTHING.to_owned();
     }
@@ -100,29 +100,48 @@ fn hash(text: &str) -> String {
     })
 }
 
-/// A header line's name: most are of few, and have numbers.
+/// The order of a request's header lines as it is read: a hash over their names, whatever their case, which is only good beside others of the same key. The caller
+/// leaves out those that say nothing of the program, as cookies do, which come and go.
+///
+/// It is a polynomial at a secret place, with a number for each line: an addition and a multiplication.
 #[derive(Clone, Copy, Debug)]
-pub enum Name<'n> {
-    /// By its number among those that the caller knows, whatever its case.
-    Known(u8),
-    /// As it was written.
-    Other(&'n [u8]),
+pub struct Order {
+    sum: u64,
+    begin: Running,
 }
 
-/// The order of header lines: a hash over their names, whatever their case, which is only good beside others of `keyed`. The caller leaves out those that say nothing of
-/// the program, as cookies do, which come and go.
-pub fn header_order<'n>(names: impl Iterator<Item = Name<'n>>, keyed: Keyed) -> u64 {
-    /// The bit that tells small letters from capitals, in each of eight bytes.
-    const SMALL: u64 = 0x2020_2020_2020_2020;
-    let mut hash = keyed.build_hasher();
-    for name in names {
-        match name {
-            // No name is so short that its length and first bytes are such a number.
-            Name::Known(number) => hash.write_u64(u64::from(number) | 1 << 63),
-            Name::Other(name) => hash.add(name, |word| word | SMALL),
-        }
+impl Order {
+    /// Of no line yet.
+    #[inline]
+    pub fn new(keyed: Keyed) -> Order {
+        let begin = keyed.build_hasher();
+        Order { sum: begin.state, begin }
     }
-    hash.finish()
+
+    #[inline]
+    fn add(&mut self, number: u64) {
+        self.sum = self.sum.wrapping_add(number).wrapping_mul(self.begin.multiple);
+    }
+
+    /// A line whose name is known to the caller by this number.
+    #[inline]
+    pub fn known(&mut self, number: u8) {
+        self.add(number.into());
+    }
+
+    /// A line with another name. One of more than sixteen bytes is told by its length and its ends.
+    #[inline]
+    pub fn other(&mut self, name: &[u8]) {
+        self.add(self.begin.of_name(name));
+    }
+
+    /// The hash, with what the program calls itself.
+    #[inline]
+    pub fn of_agent(self, agent: &[u8]) -> u64 {
+        let mut hash = Running { state: self.sum, ..self.begin };
+        hash.add(agent);
+        hash.finish()
+    }
 }
 
 #[cfg(test)]
@@ -169,12 +188,75 @@ mod tests {
 
     #[test]
     fn order_matters_and_case_does_not() {
-        let of = |names: &[Name<'_>]| header_order(names.iter().copied(), Keyed::fixed(1));
-        let other = |name: &'static str| Name::Other(name.as_bytes());
-        assert_eq!(of(&[other("X-Host"), Name::Known(3)]), of(&[other("x-host"), Name::Known(3)]));
-        assert_ne!(of(&[other("X-Host"), Name::Known(3)]), of(&[Name::Known(3), other("X-Host")]));
-        assert_ne!(of(&[Name::Known(3), Name::Known(4)]), of(&[Name::Known(4), Name::Known(3)]));
-        assert_ne!(of(&[other("ab"), other("c")]), of(&[other("a"), other("bc")]));
-        assert_ne!(of(&[Name::Known(3)]), of(&[]));
+        /// Names that begin with `#` are known by the number that follows.
+        fn of(names: &[&str]) -> u64 {
+            let mut order = Order::new(Keyed::fixed(1));
+            for name in names {
+                match name.strip_prefix('#') {
+                    Some(number) => order.known(number.parse().expect("a number")),
+                    None => order.other(name.as_bytes()),
+                }
+            }
+            order.of_agent(b"agent")
+        }
+        assert_eq!(of(&["X-Host", "#3"]), of(&["x-host", "#3"]));
+        assert_ne!(of(&["X-Host", "#3"]), of(&["#3", "X-Host"]));
+        assert_ne!(of(&["#3", "#4"]), of(&["#4", "#3"]));
+        assert_ne!(of(&["ab", "c"]), of(&["a", "bc"]));
+        assert_ne!(of(&["#3"]), of(&[]));
+        assert_ne!(of(&["X-Item-A", "X-Item-B"]), of(&["X-Item-B", "X-Item-A"]));
+        let long = "Upgrade-Insecure-Requests-From-Everywhere";
+        for len in 1..long.len() {
+            assert_eq!(of(&[&long[..len]]), of(&[&long[..len].to_uppercase()]));
+            assert_ne!(of(&[&long[..len]]), of(&[&long[..=len]]));
+        }
+        let modes = ["Sec-Fetch-Mode", "Sec-Fetch-Site", "Sec-Fetch-Dest", "Sec-Fetch-User"];
+        let all: std::collections::HashSet<u64> = modes.iter().map(|name| of(&[name])).collect();
+        assert_eq!(all.len(), modes.len());
+    }
+
+    #[test]
+    fn each_byte_of_an_agent_counts() {
+        let keyed = Keyed::random();
+        let mut seen = std::collections::HashSet::new();
+        for len in 0..100 {
+            let mut agent = vec![b'a'; len];
+            assert!(seen.insert(Order::new(keyed).of_agent(&agent)), "{len}");
+            for at in 0..len {
+                agent[at] = b'b';
+                assert!(seen.insert(Order::new(keyed).of_agent(&agent)), "{len}, {at}");
+                agent[at] = b'a';
+            }
+        }
+    }
+
+    #[test]
+    fn no_two_orders_of_lines_are_the_same() {
+        // Each order of eight known lines, with another one at each place.
+        let mut orders = vec![vec![]];
+        for number in 1..=8_u8 {
+            let longer = orders.iter().flat_map(|order: &Vec<u8>| {
+                (0..=order.len()).map(move |at| [&order[..at], &[number], &order[at..]].concat())
+            });
+            orders = longer.collect();
+        }
+        let keyed = Keyed::random();
+        let mut seen = std::collections::HashSet::new();
+        for order in &orders {
+            for other in 0..=order.len() {
+                let mut hash = Order::new(keyed);
+                for (at, number) in order.iter().enumerate() {
+                    if at == other {
+                        hash.other(b"Sec-Fetch-Mode");
+                    }
+                    hash.known(*number);
+                }
+                if other == order.len() {
+                    hash.other(b"Sec-Fetch-Mode");
+                }
+                assert!(seen.insert(hash.of_agent(b"")), "{order:?}, {other}");
+            }
+        }
+        assert_eq!(seen.len(), 40_320 * 9);
     }
 }

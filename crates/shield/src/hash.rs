@@ -10,14 +10,15 @@ const MULTIPLE: u64 = 0x9e37_79b9_7f4a_7c15;
 #[derive(Clone, Copy, Debug)]
 pub struct Keyed {
     state: u64,
+    /// Odd.
     multiple: u64,
 }
 
 /// A hash that is being made.
 #[derive(Clone, Copy, Debug)]
 pub struct Running {
-    state: u64,
-    multiple: u64,
+    pub(crate) state: u64,
+    pub(crate) multiple: u64,
 }
 
 impl Keyed {
@@ -30,6 +31,25 @@ impl Keyed {
     /// The same hashes in each process.
     pub const fn fixed(seed: u64) -> Keyed {
         Keyed { state: seed ^ MULTIPLE, multiple: MULTIPLE }
+    }
+}
+
+impl Keyed {
+    /// The hash of a number.
+    #[inline]
+    pub fn number(self, number: u128) -> u64 {
+        let mut hash = self.build_hasher();
+        hash.write_u128(number);
+        hash.finish()
+    }
+
+    /// The hash of a number and a text.
+    #[inline]
+    pub fn numbered(self, number: u64, text: &[u8]) -> u64 {
+        let mut hash = self.build_hasher();
+        hash.word(number);
+        hash.add(text);
+        hash.finish()
     }
 }
 
@@ -48,10 +68,26 @@ fn folded(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
+/// A length, spread over a word, so that no byte of a text makes up for it.
 #[inline]
-fn halves(bytes: &[u8; 16]) -> (u64, u64) {
-    let whole = u128::from_le_bytes(*bytes);
-    (whole as u64, (whole >> 64) as u64)
+fn of_length(bytes: &[u8]) -> u64 {
+    (bytes.len() as u64).wrapping_mul(MULTIPLE)
+}
+
+/// `BYTES` are eight times `N`.
+#[inline]
+fn words<const BYTES: usize, const N: usize>(bytes: &[u8; BYTES]) -> [u64; N] {
+    let (words, _) = bytes.as_chunks::<8>();
+    std::array::from_fn(|at| u64::from_le_bytes(words[at]))
+}
+
+/// The first and the last eight bytes as numbers: up to sixteen bytes are what these and their length say.
+#[inline]
+fn ends(bytes: &[u8]) -> (u64, u64) {
+    match (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
+        (Some(first), Some(last)) => (u64::from_le_bytes(*first), u64::from_le_bytes(*last)),
+        _ => (short(bytes), 0),
+    }
 }
 
 /// Less than eight bytes as a number, which with their length says what they are.
@@ -69,29 +105,44 @@ fn short(bytes: &[u8]) -> u64 {
 }
 
 impl Running {
-    /// Adds the bytes with each turned by `turn`, sixteen at a time, and their length.
+    /// Adds bytes, sixteen at a time, and their length.
     #[inline]
-    pub(crate) fn add(&mut self, bytes: &[u8], turn: impl Fn(u64) -> u64) {
-        // The last bytes once more where they are no pair of their own: cheaper than to copy the rest, and with the length no less is known of the text.
-        let (a, b) = if let Some(last) = bytes.last_chunk::<16>() {
-            let (pairs, _) = bytes[..bytes.len() - 1].as_chunks::<16>();
-            for pair in pairs {
-                let (a, b) = halves(pair);
-                self.pair(turn(a), turn(b));
+    pub(crate) fn add(&mut self, bytes: &[u8]) {
+        // The last bytes once more where they are no piece of their own: cheaper than to copy the rest, or a loop for it, and with the length no less is known
+        // of the text.
+        let (a, b) = if let Some(last) = bytes.last_chunk::<32>() {
+            let (pieces, _) = bytes[..bytes.len() - 1].as_chunks::<32>();
+            for piece in pieces {
+                let [a, b, c, d] = words(piece);
+                self.pair(a, b);
+                self.pair(c, d);
             }
-            halves(last)
-        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<8>(), bytes.last_chunk::<8>()) {
-            (u64::from_le_bytes(*first), u64::from_le_bytes(*last))
+            let [a, b, c, d] = words(last);
+            self.pair(a, b);
+            (c, d)
+        } else if let (Some(first), Some(last)) = (bytes.first_chunk::<16>(), bytes.last_chunk::<16>()) {
+            let [a, b] = words(first);
+            self.pair(a, b);
+            words(last).into()
         } else {
-            (short(bytes), 0)
+            ends(bytes)
         };
-        self.pair(turn(a) ^ (bytes.len() as u64) << 56, turn(b));
+        self.pair(a ^ of_length(bytes), b);
+    }
+
+    /// The hash of a name whatever its case, apart from what was added; of more than sixteen bytes those at its ends count.
+    #[inline]
+    pub(crate) fn of_name(self, name: &[u8]) -> u64 {
+        /// The bit that tells small letters from capitals, in each of eight bytes.
+        const SMALL: u64 = 0x2020_2020_2020_2020;
+        let (first, last) = ends(name);
+        folded(self.state ^ (first | SMALL) ^ of_length(name), self.multiple ^ (last | SMALL))
     }
 
     /// Two words by one multiplication.
     #[inline]
     fn pair(&mut self, a: u64, b: u64) {
-        self.state = folded(self.state ^ a, self.multiple ^ b).wrapping_add(MULTIPLE);
+        self.state = folded(self.state ^ a, self.multiple ^ b);
     }
 
     #[inline]
@@ -103,7 +154,7 @@ impl Running {
 impl Hasher for Running {
     #[inline]
     fn write(&mut self, bytes: &[u8]) {
-        self.add(bytes, |word| word);
+        self.add(bytes);
     }
 
     #[inline]
@@ -118,8 +169,7 @@ impl Hasher for Running {
 
     #[inline]
     fn write_u128(&mut self, n: u128) {
-        self.word(n as u64);
-        self.word((n >> 64) as u64);
+        self.pair(n as u64, (n >> 64) as u64);
     }
 
     #[inline]
@@ -147,6 +197,10 @@ mod tests {
             (0..40).flat_map(|len| (0..len).map(move |at| (0..len).map(|i| u8::from(i == at)).collect())).collect();
         let hashes: std::collections::HashSet<u64> = all.iter().map(|text| keyed.hash_one(text.as_slice())).collect();
         assert_eq!(hashes.len(), all.len(), "each byte counts, of texts of each length");
+        let hashes: std::collections::HashSet<u64> = all.iter().map(|text| keyed.numbered(1, text)).collect();
+        assert_eq!(hashes.len(), all.len());
+        assert_ne!(keyed.numbered(1, b"a"), keyed.numbered(2, b"a"));
+        assert_ne!(keyed.numbered(1, b"aaaab"), keyed.numbered(1, b"aaaaaa"), "no byte makes up for a length");
         assert_eq!(keyed.hash_one(7), keyed.hash_one(7));
         assert_ne!(Keyed::fixed(1).hash_one(7), Keyed::fixed(2).hash_one(7));
         // Numbers in a row fill columns evenly, by either half of the hash.

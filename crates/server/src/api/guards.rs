@@ -39,7 +39,7 @@ pub static GUARD: Schema = Schema::Object(&[
 /// `/ironweir/guards`
 pub fn guards(context: &Context) -> Vec<Item> {
     let guards = context.call.snapshot.main.guard.guards();
-    let item = |guard: &std::sync::Arc<crate::modules::guard::Guard>| {
+    let item = |guard: &crate::modules::guard::Guard| {
         let state = guard.state.clone();
         let mut all: Map<_, _> =
             EVENTS.iter().zip(state.counts.sums()).map(|(name, n)| ((*name).to_owned(), json!(n))).collect();

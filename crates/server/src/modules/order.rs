@@ -30,7 +30,7 @@ static PHASES: [&[Listed<Handler>]; Phase::COUNT] = [
     // Rewrite.
     &[
         (|c| c.guard.guard.is_some(), Handler::Now(guard::handler)),
-        (|c| c.guard.guard.is_some(), guard::DELAY),
+        (|c| c.guard.delays(), guard::DELAY),
         (|c| c.lua.rewrite.is_some(), lua::REWRITE_FIRST),
         (|c| c.modsecurity.is_on(), Handler::Now(modsecurity::begin)),
         (|c| !c.rewrite.is_empty(), Handler::Now(rewrite::handler)),

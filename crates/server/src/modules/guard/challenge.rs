@@ -3,11 +3,13 @@
 use super::Guard;
 use super::judge::Who;
 use crate::modules::{ssl, variables};
-use crate::request::headers::KnownHeader as K;
+use crate::request::headers::{HeaderLine, KnownHeader as K};
 use crate::request::phases::Verdict;
 use crate::request::{Method, Request, Text, body};
+use memchr::memmem::Finder;
 use runtime::clock;
 use shield::challenge::{self, Bound, Key, Kind, Proof};
+use std::ops::Deref;
 use std::sync::OnceLock;
 
 /// What a browser runs that is given work: it looks for a number that gives the cookie a hash with enough zero bits, with a SHA-256 of its own, since that of
@@ -19,11 +21,14 @@ static OWN: OnceLock<([u8; KEY_BYTES], Key)> = OnceLock::new();
 /// Bytes of such a key.
 pub(super) const KEY_BYTES: usize = 32;
 
+/// The key that cookies of the guard are signed with, if there is one yet: of the first process that needs it, which is when somebody is challenged or another
+/// process takes over. Before that nobody can have a cookie.
+fn known_key(guard: &Guard) -> Option<&Key> {
+    guard.key.as_ref().or_else(|| Some(&OWN.get()?.1))
+}
+
 fn key(guard: &Guard) -> &Key {
-    match &guard.key {
-        Some(key) => key,
-        None => &own().1,
-    }
+    guard.key.as_ref().unwrap_or_else(|| &own().1)
 }
 
 fn own() -> &'static ([u8; KEY_BYTES], Key) {
@@ -44,12 +49,51 @@ pub(super) fn inherit_key(bytes: [u8; KEY_BYTES]) {
     let _ = OWN.set((bytes, Key::new(&bytes)));
 }
 
+/// What a guard's cookie is called.
+#[derive(Debug)]
+pub(super) struct CookieName {
+    text: Box<str>,
+    /// Finds where it may be among others.
+    finder: Finder<'static>,
+}
+
+impl CookieName {
+    /// Of a token.
+    pub(super) fn new(text: &str) -> CookieName {
+        CookieName { text: text.into(), finder: Finder::new(text).into_owned() }
+    }
+}
+
+impl Deref for CookieName {
+    type Target = str;
+    fn deref(&self) -> &str {
+        &self.text
+    }
+}
+
 /// What the client has proved. Work that is easier than this guard's is worth a cookie, and no more.
-pub(super) fn proof(r: &mut Request, guard: &Guard, subject: u128) -> Option<Proof> {
-    let cookie = variables::cookie(r, &guard.cookie)?;
+#[inline]
+pub(super) fn proof(r: &Request, guard: &Guard, subject: u128) -> Option<Proof> {
+    // Nobody has cookies of a guard that gives none.
+    let key = if guard.challenges { known_key(guard)? } else { return None };
+    let cookie = cookie(r, &guard.cookie)?;
+    checked(guard, key, cookie, subject)
+}
+
+/// The cookie of that name, if there is room for one that proves something. It is brought as it was given, so that its name is looked for as it is written.
+fn cookie<'r>(r: &'r Request, name: &CookieName) -> Option<&'r [u8]> {
+    let has_room = |line: &&HeaderLine| line.known == K::Cookie && line.value.len() > name.len() + challenge::SHORTEST;
+    r.head.headers.lines().iter().filter(has_room).find_map(|line| {
+        let list = r.arena.span(line.value);
+        name.finder.find(list)?;
+        wire::http1::values::find_in_list(list, name.as_bytes(), b';')
+    })
+}
+
+fn checked(guard: &Guard, key: &Key, cookie: &[u8], subject: u128) -> Option<Proof> {
     let now = u64::try_from(clock::wall_seconds()).unwrap_or_default();
     let bound = Bound { whom: &subject.to_be_bytes(), name: guard.cookie.as_bytes() };
-    let proof = challenge::check(key(guard), bound, r.get(cookie), now)?;
+    let proof = challenge::check(key, bound, cookie, now)?;
     match proof.kind {
         Kind::Work(bits) if bits < guard.work_bits => Some(Proof { kind: Kind::Cookie, ..proof }),
         _ => Some(proof),
@@ -77,7 +121,7 @@ fn keep_out_of_caches(r: &mut Request) {
 pub(super) fn redirect(r: &mut Request, guard: &Guard, who: &Who) -> Verdict {
     let token = issue(guard, who, Kind::Cookie);
     let secure = if ssl::is_encrypted(r) { "; Secure" } else { "" };
-    let (name, age) = (&guard.cookie, guard.valid_s);
+    let (name, age) = (&*guard.cookie, guard.valid_s);
     let cookie = format!("{name}={token}; Path=/; Max-Age={age}; HttpOnly; SameSite=Lax{secure}");
     let cookie = r.text(cookie.as_bytes());
     r.answer.headers.push(Text::from("Set-Cookie"), cookie);

@@ -3,8 +3,8 @@
 
 use super::challenge;
 use super::crawlers;
-use super::state::{self, BANS, Event};
-use super::{Action, Guard, Key, Limit};
+use super::state::{self, BANS, Event, Shared};
+use super::{Action, Guard, Key, Limit, Use};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
 use crate::connection::Address;
@@ -16,12 +16,12 @@ use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
 use crate::upstream::names;
 use runtime::clock;
+use shield::attack::Triggers;
 use shield::bans::{address, subject};
 use shield::challenge::{Kind, Proof};
-use shield::fingerprint::{Name, header_order};
+use shield::fingerprint::Order;
 use shield::hash::Keyed;
 use shield::rates::{Above, Rate};
-use std::hash::{BuildHasher, Hash};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -29,6 +29,8 @@ use std::time::Duration;
 
 /// One request of so many is looked at for the lists of talkers.
 const SAMPLED: u64 = 16;
+/// So much of a URL is shown in a list of talkers, bytes.
+const LONGEST_URL: usize = 120;
 /// Requests of a guard that wait at a time.
 const MAX_WAITING: u32 = 1000;
 /// Lines of a guard in a second.
@@ -116,79 +118,93 @@ fn ip_of(r: &Request) -> Option<IpAddr> {
 
 /// What is known of who asks; made as far as it is needed.
 pub(super) struct Who {
-    /// None: a unix socket.
-    pub(super) ip: Option<IpAddr>,
+    /// Else it comes from a unix socket.
+    pub(super) has_address: bool,
     /// The address as bans and challenges know it.
     pub(super) subject: u128,
     proof: Option<Proof>,
     headers: Option<u64>,
 }
 
+/// A bit for each header line whose name alone says something of the program. Cookies come and go, so do conditions and ranges; `User-Agent` says more by its value.
+const TELLING: u64 = !(K::Other.bit() | K::UserAgent.bit() | K::Cookie.bit() | K::Referer.bit() | CHANGING);
+/// Those that come and go with what is asked.
+const CHANGING: u64 = K::ContentLength.bit()
+    | K::ContentType.bit()
+    | K::Range.bit()
+    | K::IfNoneMatch.bit()
+    | K::IfModifiedSince.bit()
+    | K::CacheControl.bit();
+
 impl Who {
-    fn of(r: &mut Request, guard: &Guard) -> Who {
-        let ip = ip_of(r);
-        let subject = ip.map_or(0, subject);
-        // Nobody has cookies of a guard that gives none.
-        let proof = if guard.challenges { challenge::proof(r, guard, subject) } else { None };
-        Who { ip, subject, proof, headers: None }
+    #[inline]
+    fn of(r: &Request, guard: &Guard) -> Who {
+        let (has_address, subject) = match &*r.client.remote.borrow() {
+            Address::Inet(address) => (true, subject(address.ip())),
+            Address::Unix(_) => (false, 0),
+        };
+        Who { has_address, subject, proof: challenge::proof(r, guard, subject), headers: None }
     }
 
+    #[inline]
     fn headers(&mut self, r: &Request, keyed: Keyed) -> u64 {
-        *self.headers.get_or_insert_with(|| {
-            let mut agent = &b""[..];
-            let names = r.head.headers.lines().iter().filter_map(|line| match line.known {
-                K::Other => Some(Name::Other(r.arena.span(line.name))),
-                // They say nothing of the program: cookies come and go, so do conditions and ranges.
-                K::Cookie | K::Referer | K::ContentLength | K::ContentType | K::Range => None,
-                K::IfNoneMatch | K::IfModifiedSince | K::CacheControl => None,
-                K::UserAgent => {
-                    agent = r.arena.span(line.value);
-                    Some(Name::Known(K::UserAgent as u8))
-                }
-                known => Some(Name::Known(known as u8)),
-            });
-            let order = header_order(names, keyed);
-            keyed.hash_one((order, agent))
-        })
+        *self.headers.get_or_insert_with(|| fingerprint(r, keyed))
     }
+}
+
+/// Which program asks, by its header lines.
+fn fingerprint(r: &Request, keyed: Keyed) -> u64 {
+    let (mut order, mut agent) = (Order::new(keyed), &b""[..]);
+    for line in r.head.headers.lines() {
+        match line.known {
+            known if TELLING & known.bit() != 0 => order.known(known as u8),
+            K::Other => order.other(r.arena.span(line.name)),
+            K::UserAgent => {
+                order.known(K::UserAgent as u8);
+                agent = r.arena.span(line.value);
+            }
+            _ => {}
+        }
+    }
+    order.of_agent(agent)
 }
 
 /// The handler.
 pub fn handler(r: &mut Request) -> Verdict {
-    let Some(index) = *r.conf().guard.guard else { return Verdict::Decline };
     if r.ctx.guard.judged || !r.is_main() {
         return Verdict::Decline;
     }
-    r.ctx.guard.judged = true;
     let snapshot = r.snapshot.clone();
-    let Some(guard) = snapshot.main.guard.get(index) else { return Verdict::Decline };
+    match &*snapshot.location(r.location).conf.guard.guard {
+        Some(used) => used.guard().map_or(Verdict::Decline, |guard| judge(r, guard, used.index)),
+        None => Verdict::Decline,
+    }
+}
+
+fn judge(r: &mut Request, guard: &Guard, index: usize) -> Verdict {
+    r.ctx.guard.judged = true;
     let counts = guard.state.counts.mine();
-    counts.add(Event::Requests as usize, 1);
-    let is_known = guard.pass.iter().any(|text| is_true(r, text)) || !guard.crawlers.is_empty() && is_crawler(r, guard);
-    if is_known {
+    let number = counts.read(Event::Requests as usize) + 1;
+    counts.set(Event::Requests as usize, number);
+    if !(guard.pass.is_empty() && guard.crawlers.is_empty()) && is_known(r, guard) {
         counts.add(Event::Passed as usize, 1);
         r.ctx.guard.action = Some(Done::Passed);
         return Verdict::Decline;
     }
     let mut who = Who::of(r, guard);
-    if !guard.dry_run && BANS.has(|| who.subject, clock::wall_ms()) {
+    if !guard.dry_run && BANS.has(|| who.subject, clock::wall_ms) {
         counts.add(Event::FromBanned as usize, 1);
         r.ctx.guard.action = Some(Done::Banned);
         return Verdict::Status(444);
     }
-    notice(r, guard, &who, counts.read(Event::Requests as usize));
-    let is_attack = guard.attack.as_ref().is_some_and(|triggers| {
-        let now = clock::monotonic_ms();
-        if let Some(why) = guard.state.attack.look(triggers, state::seen, now) {
-            let name = &guard.name;
-            crate::log::process_line(guard.log_level, format_args!("guard \"{name}\": under attack, by {why}"));
-        }
-        guard.state.attack.is_on(now)
-    });
+    if number.is_multiple_of(SAMPLED) {
+        notice(r, guard);
+    }
+    let is_attack = guard.attack.as_ref().is_some_and(|triggers| is_attacked(guard, triggers));
     let worst = severest(r, guard, &mut who, is_attack);
     let proved = who.proof.is_some();
     if proved {
-        guard.state.answered.mark(key(guard, who.subject), clock::monotonic_us() + ANSWERED_US);
+        guard.state.answered.mark(guard.state.hasher.number(who.subject), clock::monotonic_us() + ANSWERED_US);
     }
     let Some((number, excess)) = worst else {
         let done = if proved { Done::Proved } else { Done::Passed };
@@ -200,6 +216,21 @@ pub fn handler(r: &mut Request) -> Verdict {
     };
     r.ctx.guard.limit = Some((index, number));
     act(r, guard, &who, &guard.limits[number], excess)
+}
+
+/// Whether there is an attack now. Says when one begins.
+fn is_attacked(guard: &Guard, triggers: &Triggers) -> bool {
+    let now = clock::monotonic_ms();
+    if let Some(why) = guard.state.attack.look(triggers, state::seen, now) {
+        let name = &guard.name;
+        crate::log::process_line(guard.log_level, format_args!("guard \"{name}\": under attack, by {why}"));
+    }
+    guard.state.attack.is_on(now)
+}
+
+/// Whether it is left alone.
+fn is_known(r: &mut Request, guard: &Guard) -> bool {
+    guard.pass.iter().any(|text| is_true(r, text)) || !guard.crawlers.is_empty() && is_crawler(r, guard)
 }
 
 /// Whether it comes from a crawler whose address was verified. Has others that call themselves so asked about, beside the request.
@@ -233,44 +264,42 @@ fn is_true(r: &mut Request, text: &Complex) -> bool {
 }
 
 /// For the lists of talkers: some requests try a lock that they do not wait for.
-fn notice(r: &Request, guard: &Guard, who: &Who, number: u64) {
-    if !number.is_multiple_of(SAMPLED) {
-        return;
-    }
+#[cold]
+fn notice(r: &Request, guard: &Guard) {
     let now = clock::monotonic_ms();
-    if let (Some(ip), Ok(mut top)) = (who.ip, guard.state.addresses.try_lock()) {
-        top.count(ip.to_canonical().to_string().as_bytes(), SAMPLED, now);
+    if let (Some(ip), Ok(mut top)) = (ip_of(r), guard.state.addresses.try_lock()) {
+        top.count(&ip.to_canonical(), SAMPLED, now);
     }
     if let Ok(mut top) = guard.state.urls.try_lock() {
-        top.count(r.get(r.head.uri), SAMPLED, now);
+        let url = r.get(r.head.uri);
+        top.count(&url[..url.len().min(LONGEST_URL)], SAMPLED, now);
     }
-}
-
-fn key(guard: &Guard, of: impl Hash) -> u64 {
-    guard.state.hasher.hash_one(of)
 }
 
 /// The severest action of all limits that the request is above, by the limit's number, with the excess.
+#[inline]
 fn severest(r: &mut Request, guard: &Guard, who: &mut Who, is_attack: bool) -> Option<(usize, u64)> {
     let now_us = clock::monotonic_us();
     let mut worst: Option<(usize, u64)> = None;
-    for (number, limit) in guard.limits.iter().enumerate() {
+    for (number, (limit, shared)) in guard.limits.iter().zip(&guard.state.limits).enumerate() {
         if limit.under_attack && !is_attack || is_excused(limit, who.proof) {
             continue;
         }
         let Some(key) = key_of(r, guard, limit, who) else { continue };
-        let above = match limit.action {
-            Action::Delay(_) | Action::Refuse => Above::Dropped,
-            Action::Log | Action::Challenge | Action::Work | Action::Close | Action::Ban(_) => Above::Counted,
-        };
-        let shared = &guard.state.limits[number];
-        let Some(excess) = shared.rates.count(key, limit.rate, above, now_us) else { continue };
-        shared.above.fetch_add(1, Relaxed);
-        if worst.is_none_or(|(worst, _)| guard.limits[worst].action < limit.action) {
-            worst = Some((number, excess));
-        }
+        let Some(excess) = shared.rates.count(key, limit.rate, limit.action.above(), now_us) else { continue };
+        worst = Some(worse(guard, shared, worst, (number, excess)));
     }
     worst
+}
+
+/// Counts that a request is above a limit. The severer of two actions; the first, where they are the same.
+#[cold]
+fn worse(guard: &Guard, shared: &Shared, worst: Option<(usize, u64)>, this: (usize, u64)) -> (usize, u64) {
+    shared.above.fetch_add(1, Relaxed);
+    match worst {
+        Some(worst) if guard.limits[worst.0].action >= guard.limits[this.0].action => worst,
+        _ => this,
+    }
 }
 
 /// Who has answered a challenge is not judged by those around any more. Work is asked for once from those who have only brought a cookie.
@@ -284,30 +313,30 @@ fn is_excused(limit: &Limit, proof: Option<Proof>) -> bool {
     }
 }
 
+/// What a limit counts the request by. Each has a table of its own, so that no two kinds of keys meet.
+#[inline]
 fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Option<u64> {
+    let hasher = guard.state.hasher;
     Some(match &limit.key {
-        Key::Address => key(guard, (1u8, who.subject)),
-        Key::Prefix => key(guard, (2u8, prefix(who.ip?))),
+        Key::Address => hasher.number(who.subject),
+        Key::Prefix => hasher.number(prefix(ip_of(r)?)),
         Key::Client => match who.proof {
-            Some(proof) => key(guard, (3u8, proof.id)),
+            Some(proof) => hasher.number(u128::from(proof.id)),
             // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
             None if guard.challenges => return None,
-            None => key(guard, (4u8, who.subject, who.headers(r, guard.state.hasher))),
+            None => hasher.number(who.subject) ^ who.headers(r, hasher),
         },
-        Key::Url => {
-            // By the server that answers: a client says `Host` as it likes.
-            key(guard, (5u8, r.server.0, r.get(r.head.uri)))
-        }
-        Key::Headers => key(guard, (6u8, who.headers(r, guard.state.hasher))),
-        Key::Text(text) | Key::Ja4(text) => {
-            let text = text.eval(r);
-            let text = r.get(text);
-            if text.is_empty() {
-                return None;
-            }
-            key(guard, (7u8, text))
-        }
+        // By the server that answers: a client says `Host` as it likes.
+        Key::Url => hasher.numbered(u64::from(r.server.0), r.get(r.head.uri)),
+        Key::Headers => who.headers(r, hasher),
+        Key::Text(text) | Key::Ja4(text) => return text_key(r, hasher, text),
     })
+}
+
+fn text_key(r: &mut Request, hasher: Keyed, text: &Complex) -> Option<u64> {
+    let text = text.eval(r);
+    let text = r.get(text);
+    (!text.is_empty()).then(|| hasher.numbered(0, text))
 }
 
 /// Of IPv4 a /24, of IPv6 a /48.
@@ -364,7 +393,7 @@ fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) ->
         }
         Action::Close => Verdict::Status(444),
         Action::Ban(ms) => {
-            ban(guard, who, &limit.text, ms);
+            ban(r, guard, who.subject, &limit.text, ms);
             Verdict::Status(444)
         }
     }
@@ -372,8 +401,8 @@ fn act(r: &mut Request, guard: &Guard, who: &Who, limit: &Limit, excess: u64) ->
 
 /// Whether the address has left too many challenges unanswered, with this one.
 fn leaves_challenges(r: &mut Request, guard: &Guard, who: &Who) -> bool {
-    let (Some(most), Some(_)) = (guard.unanswered, who.ip) else { return false };
-    let (now_us, address) = (clock::monotonic_us(), key(guard, who.subject));
+    let (Some(most), true) = (guard.unanswered, who.has_address) else { return false };
+    let (now_us, address) = (clock::monotonic_us(), guard.state.hasher.number(who.subject));
     let rate = Rate::new(most * 1000 / 60, most);
     let leaves = guard.state.unanswered.count(address, rate, Above::Counted, now_us).is_some()
         && guard.state.answered.level_us(address, now_us) == 0;
@@ -385,24 +414,24 @@ fn leaves_challenges(r: &mut Request, guard: &Guard, who: &Who) -> bool {
 
 /// Whether the address was given as many cookies by redirect as it is; if not, it is given one more.
 fn has_taken_enough(guard: &Guard, who: &Who) -> bool {
-    if who.ip.is_none() {
+    if !who.has_address {
         return false;
     }
     let interval_us = (guard.valid_s.saturating_mul(1_000_000) / guard.per_address).max(1);
-    let rate = Rate { interval_us, burst: guard.per_address - 1 };
-    let address = key(guard, who.subject);
+    let rate = Rate::every(interval_us, guard.per_address - 1);
+    let address = guard.state.hasher.number(who.subject);
     guard.state.taken.count(address, rate, Above::Dropped, clock::monotonic_us()).is_some()
 }
 
-fn ban(guard: &Guard, who: &Who, reason: &str, ms: u64) {
-    let Some(ip) = who.ip else { return };
+fn ban(r: &Request, guard: &Guard, subject: u128, limit: &str, ms: u64) {
+    let Some(ip) = ip_of(r) else { return };
     let now = clock::wall_ms();
-    let reason = format!("guard \"{}\": {reason}", guard.name);
-    if BANS.add(who.subject, now + ms, &reason, now) {
+    let reason = format!("guard \"{}\": {limit}", guard.name);
+    if BANS.add(subject, now + ms, &reason, now) {
         let client = ip.to_canonical();
         crate::log::process_line(guard.log_level, format_args!("{reason}: {client} is banned for {} s", ms / 1000));
         if let Some(set) = &guard.nftables {
-            state::tell(set, address(who.subject), ms);
+            state::tell(set, address(subject), ms);
         }
     }
 }
@@ -443,9 +472,8 @@ impl Drop for Waits {
 async fn wait(r: &mut Request) -> Verdict {
     let delay = Duration::from_millis(std::mem::take(&mut r.ctx.guard.delay_ms));
     let snapshot = r.snapshot.clone();
-    let Some(guard) = (*r.conf().guard.guard).and_then(|index| snapshot.main.guard.get(index)) else {
-        return Verdict::Decline;
-    };
+    let used = (*snapshot.location(r.location).conf.guard.guard).as_ref();
+    let Some(guard) = used.and_then(Use::guard) else { return Verdict::Decline };
     guard.state.waiting.fetch_add(1, Relaxed);
     let _waits = Waits(guard.state.clone());
     crate::request::flow::delay(r, delay).await

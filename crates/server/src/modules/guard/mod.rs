@@ -14,12 +14,13 @@ use crate::config::{Build, Directive, Scope};
 use crate::log::error::Level;
 use crate::merged_values;
 use crate::request::Text;
+use challenge::CookieName;
 use conf::{Contexts, Node, Problem, Word, value};
 use shield::attack::Triggers;
 use shield::challenge::MAX_BITS;
-use shield::rates::Rate;
+use shield::rates::{Above, Rate};
 use state::State;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 pub use judge::{Context, DELAY, handler};
 
@@ -61,12 +62,40 @@ const COOKIE: &str = "ironweir_guard";
 merged_values! {
     /// The module's values on one level.
     pub struct Conf {
-        /// Which guard holds, by its index; none: no guard.
-        guard: Option<usize> = None,
+        /// Which guard holds; none: no guard.
+        guard: Option<Use> = None,
     }
 }
 
 crate::inherited!(Conf, |_| true);
+
+impl Conf {
+    /// Whether requests may have to wait.
+    pub fn delays(&self) -> bool {
+        (*self.guard).as_ref().and_then(Use::guard).is_some_and(|guard| guard.delays)
+    }
+}
+
+/// A guard that holds on a level, which may be used before its block is read.
+#[derive(Clone)]
+pub struct Use {
+    index: usize,
+    guard: Arc<OnceLock<Guard>>,
+}
+
+impl Use {
+    /// None only while the configuration is read.
+    fn guard(&self) -> Option<&Guard> {
+        self.guard.get()
+    }
+}
+
+impl std::fmt::Debug for Use {
+    /// Without what threads count meanwhile.
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_tuple("Use").field(&self.index).finish()
+    }
+}
 
 /// What is kept once for all of `http`.
 #[derive(Debug, Default)]
@@ -79,7 +108,7 @@ struct Named {
     name: Box<str>,
     /// The first use, for what is wrong with it.
     used: Option<conf::Span>,
-    guard: Option<Arc<Guard>>,
+    guard: Arc<OnceLock<Guard>>,
 }
 
 impl Main {
@@ -101,17 +130,17 @@ impl Main {
     }
 
     /// All guards.
-    pub fn guards(&self) -> impl Iterator<Item = &Arc<Guard>> {
-        self.guards.iter().filter_map(|named| named.guard.as_ref())
+    pub fn guards(&self) -> impl Iterator<Item = &Guard> {
+        self.guards.iter().filter_map(|named| named.guard.get())
     }
 
-    fn get(&self, index: usize) -> Option<&Arc<Guard>> {
-        self.guards.get(index)?.guard.as_ref()
+    fn get(&self, index: usize) -> Option<&Guard> {
+        self.guards.get(index)?.guard.get()
     }
 
     fn index_of(&mut self, name: &str) -> usize {
         self.guards.iter().position(|named| &*named.name == name).unwrap_or_else(|| {
-            self.guards.push(Named { name: name.into(), used: None, guard: None });
+            self.guards.push(Named { name: name.into(), used: None, guard: Arc::default() });
             self.guards.len() - 1
         })
     }
@@ -129,7 +158,7 @@ pub struct Guard {
     ban_ms: u64,
     /// Challenges that an address may leave unanswered in a minute.
     unanswered: Option<u64>,
-    cookie: Box<str>,
+    cookie: CookieName,
     valid_s: u64,
     /// Cookies of an address by redirect in that time.
     per_address: u64,
@@ -142,6 +171,8 @@ pub struct Guard {
     log_level: Level,
     /// Some limit asks for cookies.
     challenges: bool,
+    /// Some limit lets requests wait.
+    delays: bool,
     /// What threads share.
     pub state: Arc<State>,
 }
@@ -200,21 +231,31 @@ pub enum Action {
     Ban(u64),
 }
 
+impl Action {
+    /// Whether an excess counts towards the rate.
+    fn above(self) -> Above {
+        match self {
+            Action::Delay(_) | Action::Refuse => Above::Dropped,
+            Action::Log | Action::Challenge | Action::Work | Action::Close | Action::Ban(_) => Above::Counted,
+        }
+    }
+}
+
 fn usage(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = node.args[0].as_str();
-    let index = (name != "off").then(|| {
+    let used = (name != "off").then(|| {
         let main = &mut scope.build.main.guard;
         let index = main.index_of(&name);
         main.guards[index].used.get_or_insert(node.args[0].span);
-        index
+        Use { index, guard: main.guards[index].guard.clone() }
     });
-    setters::value(&mut scope.level.conf.guard.guard, node, index)
+    setters::value(&mut scope.level.conf.guard.guard, node, used)
 }
 
 /// Names that no block stands for. For the end of the configuration.
 pub fn finish(build: &mut Build<'_>) {
     for named in &build.main.guard.guards {
-        if named.guard.is_none() {
+        if named.guard.get().is_none() {
             build.problems.push(Problem::emerg(named.used, format!("unknown guard \"{}\"", named.name)));
         }
     }
@@ -223,7 +264,7 @@ pub fn finish(build: &mut Build<'_>) {
 fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let name = node.args[0].as_str();
     let index = scope.build.main.guard.index_of(&name);
-    if name == "off" || scope.build.main.guard.guards[index].guard.is_some() {
+    if name == "off" || scope.build.main.guard.guards[index].guard.get().is_some() {
         return Err(node.problem(format!("duplicate guard \"{name}\"")));
     }
     let mut guard = Guard {
@@ -233,7 +274,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         crawlers: Vec::new(),
         ban_ms: BAN_MS,
         unanswered: None,
-        cookie: COOKIE.into(),
+        cookie: CookieName::new(COOKIE),
         valid_s: VALID_S,
         per_address: PER_ADDRESS,
         key: None,
@@ -244,6 +285,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
         dry_run: false,
         log_level: Level::Warn,
         challenges: false,
+        delays: false,
         state: Arc::default(),
     };
     let mut seen: Vec<Vec<u8>> = Vec::new();
@@ -265,12 +307,14 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let texts: Vec<&str> = guard.limits.iter().map(|limit| &*limit.text).collect();
     guard.state = State::find(&name, &texts);
     guard.challenges = guard.limits.iter().any(|l| matches!(l.action, Action::Challenge | Action::Work));
+    guard.delays = guard.limits.iter().any(|l| matches!(l.action, Action::Delay(_)));
     if guard.attack.is_none()
         && let Some(limit) = guard.limits.iter().find(|limit| limit.under_attack)
     {
         return Err(node.problem(format!("\"limit {}\" is for attacks, but there is no \"attack\"", limit.text)));
     }
-    scope.build.main.guard.guards[index].guard = Some(Arc::new(guard));
+    let is_first = scope.build.main.guard.guards[index].guard.set(guard).is_ok();
+    debug_assert!(is_first, "a second block of that name was refused above");
     Ok(())
 }
 
@@ -342,7 +386,7 @@ impl Guard {
             let at = memchr::memchr(b'=', &word.text).ok_or_else(bad)?;
             let (name, text) = (&word.text[..at], &word.text[at + 1..]);
             match name {
-                b"name" if is_token(text) => self.cookie = String::from_utf8_lossy(text).into(),
+                b"name" if is_token(text) => self.cookie = CookieName::new(&String::from_utf8_lossy(text)),
                 b"valid" => self.valid_s = value::seconds(text).filter(|s| *s > 0).ok_or_else(bad)?,
                 b"per_address" => self.per_address = value::number(text).filter(|n| *n > 0).ok_or_else(bad)?,
                 b"key" if !text.is_empty() => self.key = Some(shield::challenge::Key::new(text)),

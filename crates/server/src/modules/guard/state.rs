@@ -9,13 +9,10 @@ use shield::bans::{Bans, subject};
 use shield::hash::Keyed;
 use shield::rates::Rates;
 use shield::top::Top;
+use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64};
 use std::sync::{Arc, LazyLock, Mutex, PoisonError, Weak};
 
-/// Columns of a limit's table: 128 kB, good for some thousand busy keys.
-const COLUMNS: usize = 4096;
-/// Columns of the tables about challenges.
-const CHALLENGED: usize = 4096;
 /// Keys of each kind that are known as frequent.
 const TALKERS: usize = 64;
 /// Addresses that are banned at a time at most.
@@ -71,9 +68,9 @@ pub struct State {
     /// Whether there is an attack.
     pub attack: Attack,
     /// Addresses that come most often.
-    pub(super) addresses: Mutex<Top>,
+    pub(super) addresses: Mutex<Top<IpAddr>>,
     /// What they ask for.
-    pub(super) urls: Mutex<Top>,
+    pub(super) urls: Mutex<Top<Vec<u8>>>,
 }
 
 /// What threads share of a limit.
@@ -95,16 +92,14 @@ static STATES: Mutex<Vec<(Box<str>, Weak<State>)>> = Mutex::new(Vec::new());
 
 impl State {
     fn new(limits: &[&str]) -> State {
-        let shared =
-            |text: &&str| Shared { text: (*text).into(), rates: Rates::new(COLUMNS), above: AtomicU64::new(0) };
-        let columns = if limits.is_empty() { 1 } else { CHALLENGED };
+        let shared = |text: &&str| Shared { text: (*text).into(), rates: Rates::default(), above: AtomicU64::new(0) };
         State {
             counts: Tally::new(),
             limits: limits.iter().map(shared).collect(),
             hasher: Keyed::random(),
-            unanswered: Rates::new(columns),
-            answered: Rates::new(columns),
-            taken: Rates::new(columns),
+            unanswered: Rates::default(),
+            answered: Rates::default(),
+            taken: Rates::default(),
             waiting: AtomicU32::new(0),
             lines: AtomicU64::new(0),
             attack: Attack::default(),
@@ -135,16 +130,18 @@ impl State {
     /// Addresses, and pages, that come most often, with their weight of the last time.
     pub fn talkers(&self, most: usize) -> [Vec<(String, u64)>; 2] {
         let now = clock::monotonic_ms();
-        [&self.addresses, &self.urls].map(|top| {
-            let most = top.lock().unwrap_or_else(PoisonError::into_inner).most(most, now);
-            most.into_iter().map(|(key, n)| (String::from_utf8_lossy(&key).into_owned(), n)).collect()
-        })
+        let addresses = self.addresses.lock().unwrap_or_else(PoisonError::into_inner).most(most, now);
+        let urls = self.urls.lock().unwrap_or_else(PoisonError::into_inner).most(most, now);
+        [
+            addresses.into_iter().map(|(address, n)| (address.to_string(), n)).collect(),
+            urls.into_iter().map(|(url, n)| (String::from_utf8_lossy(&url).into_owned(), n)).collect(),
+        ]
     }
 
     /// An address is not banned anew for what it did before, for a minute.
     pub fn forgive(&self, subject: u128) {
         let until = clock::monotonic_us() + 60_000_000;
-        self.answered.mark(std::hash::BuildHasher::hash_one(&self.hasher, subject), until);
+        self.answered.mark(self.hasher.number(subject), until);
     }
 
     /// Sets what was counted to zero.
@@ -189,7 +186,7 @@ pub fn report_to(reporter: Reporter) {
 }
 
 /// Tells the master of a ban, or of its end.
-pub fn tell(set: &super::Set, address: std::net::IpAddr, ms: u64) {
+pub fn tell(set: &super::Set, address: IpAddr, ms: u64) {
     let reporter = REPORTER.lock().unwrap_or_else(PoisonError::into_inner).clone();
     let name = if address.is_ipv4() { Some(&set.v4) } else { set.v6.as_ref() };
     if let (Some(reporter), Some(name)) = (reporter, name) {
@@ -202,7 +199,7 @@ pub fn tell(set: &super::Set, address: std::net::IpAddr, ms: u64) {
 #[inline]
 pub fn is_banned(remote: &Address) -> bool {
     let Address::Inet(address) = remote else { return false };
-    let banned = BANS.has(|| subject(address.ip()), clock::wall_ms());
+    let banned = BANS.has(|| subject(address.ip()), clock::wall_ms);
     if banned {
         AT_ACCEPT.count(0);
     }
