@@ -59,18 +59,37 @@ pub enum Resumed<'c> {
     Failed(Error),
 }
 
-/// Values that lie on a stack.
+/// Values that lie on a stack. Those of a coroutine are taken off when this goes: to its program it has none.
 pub struct Values<'c> {
     call: Call,
+    are_taken: bool,
     coroutine: PhantomData<&'c Coroutine>,
+}
+
+impl Drop for Values<'_> {
+    fn drop(&mut self) {
+        if self.are_taken {
+            // SAFETY: the coroutine is there, and nobody has gone on with it.
+            unsafe { ffi::lua_settop(self.call.state, 0) };
+        }
+    }
 }
 
 impl Values<'_> {
     /// All that lies on a stack, whose state is valid as long as nobody goes on with it.
     fn on(state: *mut ffi::lua_State) -> Self {
+        Values::new(state, false)
+    }
+
+    /// The same of a coroutine that has come to a stop.
+    fn of_coroutine(state: *mut ffi::lua_State) -> Self {
+        Values::new(state, true)
+    }
+
+    fn new(state: *mut ffi::lua_State, are_taken: bool) -> Self {
         // SAFETY: the callers have a valid state.
         let count = unsafe { ffi::lua_gettop(state) };
-        Values { call: Call::on(state, count), coroutine: PhantomData }
+        Values { call: Call::on(state, count), are_taken, coroutine: PhantomData }
     }
 
     /// How many there are.
@@ -240,29 +259,15 @@ impl Stacks {
         })
     }
 
-    /// Takes off what a coroutine has given that has ended.
-    pub fn clear(&self, coroutine: &Coroutine) {
-        assert!(self.owns(coroutine), "what is of another machine is not touched");
-        // SAFETY: it is this machine's, and nothing runs there that would miss its values.
-        unsafe {
-            if is_idle(coroutine.state) {
-                ffi::lua_settop(coroutine.state, 0);
-            }
-        }
-    }
-
     /// Lets a coroutine go on with what it is given.
     pub fn resume<'c>(&self, coroutine: &'c Coroutine, give: impl FnOnce(&Call)) -> Resumed<'c> {
         assert!(self.owns(coroutine), "what is of another machine is not run");
         let state = coroutine.state;
-        // SAFETY: it is this machine's. What it has yielded is taken off, and where it begins its function lies on the stack; one that
-        // has ended, or runs, has none. `give` pushes as many values as it counts.
+        // SAFETY: it is this machine's. What it has yielded was taken off (`Values`), and where it begins its function lies on the stack; one
+        // that has ended, or runs, has none. `give` pushes as many values as it counts.
         unsafe {
             let is_new = match ffi::lua_status(state) {
-                ffi::LUA_YIELD => {
-                    ffi::lua_settop(state, 0);
-                    true
-                }
+                ffi::LUA_YIELD => true,
                 status => status == ffi::LUA_OK && ffi::lua_gettop(state) > 0 && !has_frames(state),
             };
             if !is_new {
@@ -278,8 +283,8 @@ impl Stacks {
             }
             let status = ffi::lua_resume_(state, call.given());
             match status {
-                ffi::LUA_OK => Resumed::Ended(Values::on(state)),
-                ffi::LUA_YIELD => Resumed::Yielded(Values::on(state)),
+                ffi::LUA_OK => Resumed::Ended(Values::of_coroutine(state)),
+                ffi::LUA_YIELD => Resumed::Yielded(Values::of_coroutine(state)),
                 status => Resumed::Failed(self.failed(state, status)),
             }
         }
@@ -413,9 +418,10 @@ unsafe fn is_failure(state: *mut ffi::lua_State, failures: *const c_void) -> boo
 
 /// Puts a text with a traceback in place of the error that lies on top.
 unsafe fn trace(state: *mut ffi::lua_State, thread: *mut ffi::lua_State) {
-    // SAFETY: there is a value and room for its text; for the traceback room is asked for.
+    // SAFETY: there is a value and room for its text, which takes its place; for the traceback, which takes that one's, room is asked for.
     unsafe {
         let text = ffi::luaL_tolstring(state, -1, std::ptr::null_mut());
+        ffi::lua_remove(state, -2);
         if ffi::lua_checkstack(state, ffi::LUA_TRACEBACK_STACK) != 0 {
             ffi::luaL_traceback(state, thread, text, 0);
             ffi::lua_remove(state, -2);
@@ -504,6 +510,10 @@ mod tests {
         assert!(failure(stacks.resume(&coroutine, |_| ())).contains("non-resumable"), "it has nothing to run");
         let (coroutine, program) = begun(&lua, &stacks, "return 1");
         assert_eq!(failure(stacks.resume(&coroutine, |_| ())), "ended");
+        // Nor can its program go on with it.
+        let value = coroutine.slot.value::<mlua::Thread>().expect("it is kept");
+        let told = lua.load("return select(2, coroutine.resume(...))").call::<String>(value).expect("a text");
+        assert_eq!(told, "cannot resume dead coroutine");
         stacks.begin(&coroutine, program).expect("it has ended");
         // One that its program has ended itself.
         let thread: mlua::Thread =

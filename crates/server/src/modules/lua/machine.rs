@@ -373,7 +373,6 @@ impl Machine {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.most_idle {
             debug("lua caching unused lua thread");
-            self.stacks.clear(&coroutine);
             idle.push(coroutine);
         }
     }
