@@ -13,6 +13,7 @@ import http.client
 import pathlib
 import re
 import shutil
+import socket
 import subprocess
 import tempfile
 
@@ -65,6 +66,13 @@ class Counted(lua.Server):
         return int(re.search(r"^totals: (\d+)", new[0].read_text(), re.M)[1]) / requests
 
 
+def free_port():
+    """A port that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
 def main():
     """Counts and prints a table."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
@@ -80,12 +88,12 @@ def main():
     folder.mkdir(parents=True, exist_ok=True)
     cases, servers = options.cases.split(","), []
     try:
-        back = lua.Server(options.ironweir, 18443, 1)
+        back = lua.Server(options.ironweir, free_port(), 1)
         servers.append(back)
-        counted = {"ironweir": Counted(options.ironweir, 18441, folder / "ironweir", back=18443)}
+        counted = {"ironweir": Counted(options.ironweir, free_port(), folder / "ironweir", back=back.port)}
         servers += counted.values()
         if options.nginx:
-            counted["nginx"] = Counted(options.nginx, 18442, folder / "nginx", options.modules, back=18443)
+            counted["nginx"] = Counted(options.nginx, free_port(), folder / "nginx", options.modules, back=back.port)
             servers.append(counted["nginx"])
         print("case | " + " | ".join(counted))
         for case in cases:
