@@ -1,6 +1,7 @@
 //! What a program in Lua needs that is no server: the machine itself, texts and their encodings, expressions, JSON, dictionaries that
 //! threads share. `server` puts requests, phases and sockets around it (docs/lua.md). Knows no request and no clock: times are arguments.
 
+pub mod coroutine;
 mod dfa;
 pub mod dict;
 pub mod interrupt;

@@ -13,7 +13,7 @@ use std::rc::Rc;
 /// What stands in front of a fault's text in what a function gives back: the program's side of it (`prelude.lua`) raises the text then.
 pub(crate) const FAULT: usize = 1;
 /// What stands in front of what a coroutine waits for when it yields to the server.
-const WAIT: usize = 2;
+pub(crate) const WAIT: usize = 2;
 
 /// What a quick function gives where the other one of its name has to be called ([`crate::quick`]).
 pub(crate) const OTHER: usize = 3;
@@ -61,18 +61,13 @@ pub fn trim(keep: usize) -> bool {
 }
 
 /// The mark of a fault.
-pub fn fault_mark() -> Value {
+fn fault_mark() -> Value {
     Value::LightUserData(LightUserData(FAULT as *mut _))
 }
 
 /// The mark of a wait.
-pub fn wait_mark() -> Value {
+fn wait_mark() -> Value {
     Value::LightUserData(LightUserData(WAIT as *mut _))
-}
-
-/// Whether a value is the mark of a wait.
-pub fn is_wait(value: Option<&Value>) -> bool {
-    matches!(value, Some(Value::LightUserData(p)) if p.0 as usize == WAIT)
 }
 
 /// Arguments of a call, or what is wrong with them: told as a text like all faults, where mlua would raise a value of its own, which
@@ -125,8 +120,9 @@ where
     A: FromLuaMulti,
     R: IntoLuaMulti,
 {
-    let function =
-        lua.create_function(move |lua, Given(arguments): Given<A>| match arguments.and_then(|a| function(lua, a)) {
+    let function = lua.create_function(move |lua, Given(arguments): Given<A>| {
+        let _outside = quick::Outside::begin();
+        match arguments.and_then(|a| function(lua, a)) {
             Ok(values) => {
                 let mut values = values.into_lua_multi(lua)?;
                 while values.len() > 1 && values.back().is_some_and(Value::is_nil) {
@@ -135,7 +131,8 @@ where
                 Ok(values)
             }
             Err(fault) => (fault_mark(), lua.create_string(fault.0)?).into_lua_multi(lua),
-        })?;
+        }
+    })?;
     table.raw_set(name, function)
 }
 

@@ -1,9 +1,9 @@
 //! The functions that programs call most, on LuaJIT's own stack: arguments are looked at where they lie and results are pushed, without
 //! references, locks and protected calls between. What is rare stays with `machine::add`; such a function says so by [`Call::give_other`],
-//! and the prelude calls the other one. One of the four files with `unsafe`.
+//! and the prelude calls the other one. One of the files with `unsafe`.
 //!
 //! What holds for all of it: a [`Call`] lives only while LuaJIT is in the C function that it is made for, so its state is valid and its
-//! arguments stay on the stack. Nothing here calls Lua. Only "out of memory" could leave a function by LuaJIT's own way, which ends the
+//! arguments stay on the stack. Nothing here calls Lua, but a function may by `coroutine.rs`, which does it on the same stack. Only "out of memory" could leave a function by LuaJIT's own way, which ends the
 //! process as it does with mlua: so texts have a limit, and the server's memory is what limits the rest.
 #![allow(
     unsafe_code,
@@ -12,8 +12,9 @@
 
 use crate::Fault;
 use crate::machine::{FAULT, OTHER};
+use crate::shelf::{Shelf, Slot};
 use mlua::ffi;
-use mlua::{Function, Lua, Table, UserData};
+use mlua::{Function, Lua, Table, UserData, Value};
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
 use std::ops::ControlFlow;
@@ -29,9 +30,38 @@ const WALK: c_int = 8;
 
 /// A call of Lua's to the server.
 pub struct Call {
-    state: *mut ffi::lua_State,
+    pub(crate) state: *mut ffi::lua_State,
     arguments: c_int,
     given: Cell<u32>,
+    /// How many results there is room for.
+    most: Cell<u32>,
+    /// More were to be given than there can be room for.
+    full: Cell<bool>,
+}
+
+thread_local! {
+    /// The stack of the quick function that is at work. mlua does not know of it.
+    static RUNNING: Cell<*mut ffi::lua_State> = const { Cell::new(std::ptr::null_mut()) };
+}
+
+/// The stack of the quick function that is at work, where it is the innermost of the server's.
+pub(crate) fn running() -> Option<*mut ffi::lua_State> {
+    Some(RUNNING.get()).filter(|state| !state.is_null())
+}
+
+/// As long as this is held no quick function is at work: another function of the server's is, or a program.
+pub(crate) struct Outside(*mut ffi::lua_State);
+
+impl Outside {
+    pub(crate) fn begin() -> Outside {
+        Outside(RUNNING.replace(std::ptr::null_mut()))
+    }
+}
+
+impl Drop for Outside {
+    fn drop(&mut self) {
+        RUNNING.set(self.0);
+    }
 }
 
 /// What a value is.
@@ -115,7 +145,7 @@ pub fn table(lua: &Lua, named: usize, fill: impl FnOnce(&Call)) -> mlua::Result<
     // SAFETY: the state is the one that mlua lends, in a C function of its own with the usual room; the call ends with the closure.
     unsafe {
         lua.exec_raw((), |state| {
-            let call = Call { state, arguments: 0, given: Cell::new(0) };
+            let call = Call::on(state, 0);
             call.give_table(0, named);
             fill(&call);
         })
@@ -128,10 +158,13 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
     // gives a valid state with its arguments on the stack.
     let (function, call) = unsafe {
         let function = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1)).cast::<Quick>().cast_const();
-        (&*function, Call { state, arguments: ffi::lua_gettop(state), given: Cell::new(0) })
+        (&*function, Call::on(state, ffi::lua_gettop(state)))
     };
+    let before = RUNNING.replace(state);
     // A panic must not run through LuaJIT's frames.
-    let text = match catch_unwind(AssertUnwindSafe(|| function(&call))) {
+    let called = catch_unwind(AssertUnwindSafe(|| function(&call)));
+    RUNNING.set(before);
+    let text = match called {
         Ok(Ok(())) => return call.given.get() as c_int,
         Ok(Err(fault)) => fault.0,
         Err(_) => "the server's own fault: a panic".to_owned(),
@@ -145,6 +178,93 @@ unsafe extern "C-unwind" fn enter(state: *mut ffi::lua_State) -> c_int {
 }
 
 impl Call {
+    /// What lies on a stack, and what is put there, as long as nobody else uses it.
+    pub(crate) fn on(state: *mut ffi::lua_State, arguments: c_int) -> Call {
+        Call { state, arguments, given: Cell::new(0), most: Cell::new(MAX_RESULTS), full: Cell::new(false) }
+    }
+
+    /// How many results were given.
+    pub(crate) fn given(&self) -> c_int {
+        self.given.get() as c_int
+    }
+
+    /// Whether there was no room for what was to be given.
+    pub(crate) fn is_full(&self) -> bool {
+        self.full.get()
+    }
+
+    /// Makes room for so many results; false: there is none, and the call fails.
+    pub fn reserve(&self, results: usize) -> bool {
+        let wanted = c_int::try_from(results).unwrap_or(c_int::MAX);
+        // SAFETY: the state is valid.
+        let has_room = unsafe { ffi::lua_checkstack(self.state, wanted.saturating_add(ffi::LUA_MINSTACK)) != 0 };
+        match has_room {
+            true => self.most.set(self.given.get() + wanted as u32),
+            false => self.full.set(true),
+        }
+        has_room
+    }
+
+    /// Gives a value that is held; what cannot be given is `nil`.
+    pub fn give_value(&self, lua: &Lua, value: &Value) {
+        self.give(|state| {
+            // SAFETY: `give` looks after the room on this stack, and the other's is asked for; the value goes from there to here.
+            let pushed = lua.exec_raw_lua(|raw| unsafe {
+                let from = raw.state();
+                let is_there = ffi::lua_checkstack(from, 2) != 0 && raw.push_value(value).is_ok();
+                if is_there {
+                    ffi::lua_xmove(from, state, 1);
+                }
+                is_there
+            });
+            if !pushed {
+                // SAFETY: as above.
+                unsafe { ffi::lua_pushnil(state) };
+            }
+        });
+    }
+
+    /// Gives what is kept.
+    pub fn give_kept(&self, slot: &Slot) {
+        let (table, index) = slot.place();
+        // SAFETY: `give` looks after the room for one, and there is room to work in; the shelf's table lies at its place of the registry.
+        self.give(|state| unsafe {
+            ffi::lua_rawgeti_(state, ffi::LUA_REGISTRYINDEX, table);
+            ffi::lua_rawgeti_(state, -1, index);
+            ffi::lua_remove(state, -2);
+        });
+    }
+
+    /// Gives a new table that is kept.
+    pub fn give_new_kept(&self, shelf: &Shelf) -> Slot {
+        self.give_table(0, 0);
+        let slot = shelf.take_place();
+        let (table, index) = slot.place();
+        // SAFETY: as above; the new table lies on top.
+        unsafe {
+            ffi::lua_rawgeti_(self.state, ffi::LUA_REGISTRYINDEX, table);
+            ffi::lua_pushvalue(self.state, -2);
+            ffi::lua_rawseti_(self.state, -2, index);
+            ffi::lua_settop(self.state, -2);
+        }
+        slot
+    }
+
+    /// Gives a guard of a number.
+    pub fn give_guard(&self, guards: &Guards, number: u32) {
+        // SAFETY: `give` looks after the room for one, and there is room to work in. The new value has the bytes that are written.
+        self.give(|state| unsafe {
+            ffi::lua_newuserdata(state, size_of::<u32>()).cast::<u32>().write_unaligned(number);
+            ffi::lua_rawgeti_(state, ffi::LUA_REGISTRYINDEX, guards.place);
+            ffi::lua_setmetatable(state, -2);
+        });
+    }
+
+    /// Gives a fault's mark, which its text follows.
+    pub fn give_fault_mark(&self) {
+        self.give_mark(FAULT);
+    }
+
     /// How many arguments there are.
     pub fn count(&self) -> usize {
         self.arguments as usize
@@ -193,7 +313,7 @@ impl Call {
 
     /// One result more.
     fn give(&self, push: impl FnOnce(*mut ffi::lua_State)) {
-        assert!(self.given.get() < MAX_RESULTS, "a call gives a few results");
+        assert!(self.given.get() < self.most.get(), "a call gives a few results");
         self.given.set(self.given.get() + 1);
         push(self.state);
     }
@@ -311,6 +431,72 @@ impl Call {
         assert!((1..=self.arguments as usize).contains(&number), "there is such an argument");
         Place { call: self, index: number as c_int }
     }
+}
+
+/// Values of Lua's that stand for something of the server's by a number, which is let go of when the collector finds that nobody has them.
+pub struct Guards {
+    /// Where their metatable lies.
+    place: c_int,
+}
+
+impl Guards {
+    /// With what is to be done for each number that goes.
+    ///
+    /// # Errors
+    /// Out of memory.
+    pub fn new(lua: &Lua, let_go: fn(u32)) -> mlua::Result<Guards> {
+        // SAFETY: the table lies under its function, whose value is the address of another; both are taken off.
+        let table: Table = unsafe {
+            lua.exec_raw((), |state| {
+                ffi::lua_createtable(state, 0, 1);
+                push_text(state, Some(b"__gc"));
+                ffi::lua_pushlightuserdata(state, let_go as *mut c_void);
+                ffi::lua_pushcclosure(state, guard_goes, 1);
+                ffi::lua_rawset(state, -3);
+            })?
+        };
+        Ok(Guards { place: register(lua, &table)? })
+    }
+}
+
+/// The collector has found a guard. A program may call it, too, with whatever it likes.
+unsafe extern "C-unwind" fn guard_goes(state: *mut ffi::lua_State) -> c_int {
+    // SAFETY: LuaJIT gives a valid state. The function's value is the address of a function of this type, as `Guards::new` has put it
+    // there. Bytes are read only of a value that has so many.
+    unsafe {
+        let let_go = ffi::lua_touserdata(state, ffi::lua_upvalueindex(1));
+        if ffi::lua_type(state, 1) == ffi::LUA_TUSERDATA && ffi::lua_objlen(state, 1) == size_of::<u32>() {
+            let number = ffi::lua_touserdata(state, 1).cast::<u32>().read_unaligned();
+            let let_go = std::mem::transmute::<*mut c_void, fn(u32)>(let_go);
+            // A panic must not run through LuaJIT's frames; whoever looks after numbers has said what is wrong.
+            let _ = catch_unwind(AssertUnwindSafe(|| let_go(number)));
+        }
+    }
+    0
+}
+
+/// Keeps a table in the registry: the place where it lies.
+pub(crate) fn register(lua: &Lua, table: &Table) -> mlua::Result<c_int> {
+    let place = Cell::new(0);
+    // SAFETY: the table lies on top, and is taken off.
+    unsafe { lua.exec_raw::<()>(table, |state| place.set(ffi::luaL_ref(state, ffi::LUA_REGISTRYINDEX)))? };
+    Ok(place.get())
+}
+
+/// Takes away what a registered table has at an index. Whether it could.
+pub(crate) fn take_away(lua: &Lua, table: c_int, index: c_int) -> bool {
+    // SAFETY: room is asked for and left as it was. `nil` at an index that is there makes nothing, so nothing can fail.
+    lua.exec_raw_lua(|raw| unsafe {
+        let state = raw.state();
+        if ffi::lua_checkstack(state, 2) == 0 {
+            return false;
+        }
+        ffi::lua_rawgeti_(state, ffi::LUA_REGISTRYINDEX, table);
+        ffi::lua_pushnil(state);
+        ffi::lua_rawseti_(state, -2, index);
+        ffi::lua_settop(state, -2);
+        true
+    })
 }
 
 /// Pushes a text, or `false`: at most two at a time, which is within the room that a call has.
@@ -557,6 +743,27 @@ mod tests {
         let said = lua.load("local kinds, t = f(nil, true, 1.5, 'a', {}, print) return kinds .. t.inner[1]");
         let said = said.eval::<String>().unwrap();
         assert_eq!(said, "Nil Flag(true) Number(1.5) Text([97]) Table Other(\"function\")x");
+    }
+
+    #[test]
+    fn a_guard_s_number_is_let_go_of() {
+        thread_local! {
+            static GONE: std::cell::RefCell<Vec<u32>> = const { std::cell::RefCell::new(Vec::new()) };
+        }
+        let lua = crate::machine::new();
+        let guards = Guards::new(&lua, |number| GONE.with_borrow_mut(|gone| gone.push(number))).unwrap();
+        let function = make(&lua, move |call| {
+            call.give_guard(&guards, call.number(1).unwrap_or_default() as u32);
+            Ok(())
+        });
+        lua.globals().set("guard", function.unwrap()).unwrap();
+        lua.load("kept, other = guard(7), guard(8) other = nil collectgarbage() collectgarbage()").exec().unwrap();
+        assert_eq!(GONE.take(), [8]);
+        // Whatever a program calls it with.
+        lua.load("local f = debug.getmetatable(kept).__gc f() f(nil) f(1) f({}) f(io.stdout) f(print)").exec().unwrap();
+        assert_eq!(GONE.take(), []);
+        drop(lua);
+        assert_eq!(GONE.take(), [7]);
     }
 
     /// What was pushed before is gone; the next call works as if there had been none.

@@ -1,8 +1,10 @@
 //! Where values of Lua are kept for long: in a table of the machine's own. What mlua holds by itself lies on one stack of Lua's, which has
 //! room for some 8,000 values; so whatever waits for something, or only belongs to somebody, is put here meanwhile.
 
+use crate::quick;
 use mlua::{FromLua, IntoLua, Lua, MultiValue, Table, Value, WeakLua};
 use std::cell::{Cell, RefCell};
+use std::ffi::c_int;
 use std::rc::Rc;
 
 /// The places of one machine.
@@ -12,6 +14,8 @@ pub struct Shelf(Rc<Places>);
 struct Places {
     lua: WeakLua,
     table: Table,
+    /// Where the registry has it.
+    registered: c_int,
     free: RefCell<Vec<u32>>,
     /// The highest place that was ever taken.
     last: Cell<u32>,
@@ -33,9 +37,11 @@ impl Shelf {
     /// Out of memory.
     pub fn new(lua: &Lua) -> mlua::Result<Shelf> {
         let table = lua.create_table()?;
+        let registered = quick::register(lua, &table)?;
         Ok(Shelf(Rc::new(Places {
             lua: lua.weak(),
             table,
+            registered,
             free: RefCell::default(),
             last: Cell::new(0),
             kept: Cell::new(0),
@@ -47,15 +53,20 @@ impl Shelf {
     /// # Errors
     /// Out of memory.
     pub fn put(&self, value: impl IntoLua) -> mlua::Result<Slot> {
+        let slot = self.take_place();
+        self.0.table.raw_set(slot.index, value)?;
+        Ok(slot)
+    }
+
+    /// A place where there is nothing yet.
+    pub(crate) fn take_place(&self) -> Slot {
         let free = self.0.free.borrow_mut().pop();
         let index = free.unwrap_or_else(|| {
             self.0.last.set(self.0.last.get() + 1);
             self.0.last.get()
         });
         self.0.kept.set(self.0.kept.get() + 1);
-        let slot = Slot { places: self.0.clone(), index, serial: self.0.kept.get() };
-        self.0.table.raw_set(index, value)?;
-        Ok(slot)
+        Slot { places: self.0.clone(), index, serial: self.0.kept.get() }
     }
 
     /// Keeps several values, in their order.
@@ -81,6 +92,16 @@ impl Shelf {
 }
 
 impl Slot {
+    /// Where the registry has the shelf's table, and the index there.
+    pub(crate) fn place(&self) -> (c_int, c_int) {
+        (self.places.registered, self.index as c_int)
+    }
+
+    /// Whether it is one of a shelf's.
+    pub(crate) fn is_on(&self, shelf: &Shelf) -> bool {
+        Rc::ptr_eq(&self.places, &shelf.0)
+    }
+
     /// A number that no other value of the machine's has, nor had.
     pub fn serial(&self) -> u64 {
         self.serial
@@ -98,7 +119,8 @@ impl Slot {
 impl Drop for Slot {
     fn drop(&mut self) {
         // A machine that is gone has nothing any more.
-        if self.places.lua.try_upgrade().is_some() && self.places.table.raw_set(self.index, Value::Nil).is_ok() {
+        let lua = self.places.lua.try_upgrade();
+        if lua.is_some_and(|lua| quick::take_away(&lua, self.places.registered, self.index as c_int)) {
             self.places.free.borrow_mut().push(self.index);
         }
     }

@@ -493,6 +493,7 @@ impl Caching {
         runtime::spawn(async move {
             let verdict = match child.flow.content_handler {
                 Some(Content::Later(handler)) => handler(&mut child).await,
+                Some(Content::Begins(handler)) => handler(&mut child).verdict().await,
                 Some(Content::Proxy) => crate::modules::proxy::run(&mut child).await,
                 Some(Content::Now(_)) | None => Verdict::Answered,
             };

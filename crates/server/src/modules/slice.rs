@@ -241,6 +241,7 @@ async fn next(r: &mut Request, start: u64, size: u64) -> Result<(), Verdict> {
     let verdict = match child.flow.content_handler {
         Some(Content::Now(handler)) => handler(&mut child),
         Some(Content::Later(handler)) => handler(&mut child).await,
+        Some(Content::Begins(handler)) => handler(&mut child).verdict().await,
         Some(Content::Proxy) => Box::pin(crate::modules::proxy::run(&mut child)).await,
         None => Verdict::Broken,
     };

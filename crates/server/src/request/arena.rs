@@ -57,6 +57,11 @@ impl Arena {
         }
     }
 
+    /// Takes all the bytes of another, in its own room.
+    pub fn copy_from(&mut self, other: &Arena) {
+        self.bytes.clone_from(&other.bytes);
+    }
+
     /// Bytes that it has room for.
     pub fn capacity(&self) -> usize {
         self.bytes.capacity()

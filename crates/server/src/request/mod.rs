@@ -309,7 +309,7 @@ impl Request {
 
     /// Copies what is shared, for a subrequest that runs beside this request or outlives it.
     pub(crate) fn copy_shared(&mut self, other: &Request) {
-        self.arena = other.arena.clone();
+        self.arena.copy_from(&other.arena);
         self.values.clone_from(&other.values);
         self.ctx.ssi_shared.clone_from(&other.ctx.ssi_shared);
     }

@@ -3,7 +3,7 @@
 
 use super::respond::Refused;
 use super::route::Located;
-pub use super::steps::{Back, Content, From, GoOn, Handler, Phase, Released, Verdict, Waiting, Way, Work};
+pub use super::steps::{Back, Begun, Content, From, GoOn, Handler, Phase, Released, Verdict, Waiting, Way, Work};
 use super::{Request, filter, finish, headers::KnownHeader as K, include, pending, subrequest};
 use crate::config::complex::Complex;
 use crate::connection::action;
@@ -16,7 +16,11 @@ macro_rules! call {
         match $handler {
             Handler::Now(f) => f($r),
             Handler::Later(wanted, f) if wanted($r) => f($r).await,
-            Handler::Later(..) => Verdict::Decline,
+            Handler::Begins(wanted, f) if wanted($r) => match f($r) {
+                Begun::Over(verdict) => verdict,
+                Begun::Waits(waiting) => waiting.await,
+            },
+            Handler::Later(..) | Handler::Begins(..) => Verdict::Decline,
         }
     };
 }
@@ -340,6 +344,10 @@ async fn content(r: &mut Request) -> Verdict {
     let verdict = match r.flow.content_handler {
         Some(Content::Now(f)) => f(r),
         Some(Content::Later(f)) => f(r).await,
+        Some(Content::Begins(f)) => match f(r) {
+            Begun::Over(verdict) => verdict,
+            Begun::Waits(waiting) => waiting.await,
+        },
         Some(Content::Proxy) => return modules::proxy::run(r).await,
         None => Verdict::Decline,
     };

@@ -59,6 +59,24 @@ pub enum From {
 /// A handler that waits.
 pub type Waiting<'r> = Pin<Box<dyn Future<Output = Verdict> + 'r>>;
 
+/// What a handler comes to that waits now and then only: nothing is made for a wait that never comes.
+pub enum Begun<'r> {
+    /// It has not waited.
+    Over(Verdict),
+    /// It waits.
+    Waits(Waiting<'r>),
+}
+
+impl Begun<'_> {
+    /// What it says in the end.
+    pub async fn verdict(self) -> Verdict {
+        match self {
+            Begun::Over(verdict) => verdict,
+            Begun::Waits(waiting) => waiting.await,
+        }
+    }
+}
+
 /// What a connection's task does while a handler has taken the connection (`request/held.rs`).
 pub type Work = Pin<Box<dyn Future<Output = Released>>>;
 
@@ -88,6 +106,8 @@ pub enum Handler {
     Now(fn(&mut Request) -> Verdict),
     /// Waits; asked only when the first function says so.
     Later(fn(&Request) -> bool, for<'r> fn(&'r mut Request) -> Waiting<'r>),
+    /// Waits now and then; asked as the other.
+    Begins(fn(&Request) -> bool, for<'r> fn(&'r mut Request) -> Begun<'r>),
 }
 
 /// The content handler of a location: `proxy_pass`, `stub_status`, `empty_gif` ...
@@ -97,6 +117,8 @@ pub enum Content {
     Now(fn(&mut Request) -> Verdict),
     /// Waits.
     Later(for<'r> fn(&'r mut Request) -> Waiting<'r>),
+    /// Waits now and then.
+    Begins(for<'r> fn(&'r mut Request) -> Begun<'r>),
     /// `proxy_pass`: waits too, but so often that its state is part of the request's task, not a box of its own.
     Proxy,
 }

@@ -91,10 +91,10 @@ pub fn ask(r: &mut Request, group: &Group, program: &Program, selection: &mut Se
     context.balancer = Some(Box::new(said));
     context.group = Some(group.name.clone());
     context.exit = None;
-    let called = phases::call::<()>(r, &program.chunk, Phase::Balancer);
+    let has_run = phases::call(r, &program.chunk, Phase::Balancer);
     let context = r.ctx.lua.get_or_insert_default();
     let (said, exit) = (context.balancer.take(), context.exit.take());
-    let Some(said) = said.filter(|_| called.is_some()) else { return ProgramChoice::Refused(500) };
+    let Some(said) = said.filter(|_| has_run) else { return ProgramChoice::Refused(500) };
     match exit {
         None | Some(0) => {}
         // NGX_BUSY, NGX_DECLINED

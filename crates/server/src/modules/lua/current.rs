@@ -9,9 +9,9 @@ use super::watch::Running;
 use crate::request::Request;
 use ::lua::Fault;
 use ::lua::shelf::Slot;
+use hashbrown::HashMap;
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 scoped_thread_local!(static mut REQUEST: Request);
@@ -84,6 +84,9 @@ pub struct Alone {
 
 /// Work with what the program that runs has instead of a request. None: it has one, or is not one that is waited for.
 pub fn alone<T>(work: impl FnOnce(&mut Alone) -> T) -> Option<T> {
+    if REQUEST.is_set() {
+        return None;
+    }
     ALONE.with_borrow_mut(|all| all.get_mut(&OWNER.get()).map(work))
 }
 

@@ -1,14 +1,15 @@
 //! LuaJIT for one thread and one configuration: its programs, compiled when they are first run, and coroutines that are used again.
 //! Made when a thread takes a configuration; goes with the last request and timer under it.
 
-use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::{api, run, watch};
+use crate::config::variables::{Builtin, Prefix};
 use crate::log::error::Level;
 use crate::modules::lua::chunk::{Chunk, Source};
-use crate::request::Request;
+use crate::request::{Request, Text};
 use crate::snapshot::{Snapshot, ThreadSnapshot, VariableId};
 use crate::status::Tally;
+use ::lua::coroutine::{Coroutine, Program, Stacks};
 use ::lua::interrupt::Handle;
 use ::lua::machine as base;
 use ::lua::shelf::Shelf;
@@ -31,8 +32,66 @@ const PACKAGE_CPATH: &str =
     "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
 /// Coroutines that are kept for the next request, where nobody says how many.
 pub const IDLE_THREADS: u64 = 1024;
-/// Those of them that are not put on the shelf first: what runs without waiting ends before there are more.
-const MOST_AT_HAND: usize = 64;
+
+/// Names that a machine keeps the ways of: those of its programs' texts; a program may make others of what clients send.
+const MOST_WAYS: usize = 1024;
+
+/// What programs' names for variables lead to.
+#[derive(Default)]
+pub struct Ways {
+    /// To their values.
+    pub reading: Known<Way>,
+    /// To where values are put.
+    pub writing: Known<Target>,
+}
+
+/// The way to a variable's value.
+#[derive(Clone, Copy)]
+pub enum Way {
+    /// One that the configuration uses.
+    Known(VariableId),
+    /// One of a module's.
+    Builtin(&'static Builtin),
+    /// A group of the last expression that matched.
+    Group(usize),
+    /// The rest of the name says which.
+    Prefix(&'static Prefix),
+    /// There is none.
+    Nowhere,
+}
+
+/// What a variable is written by.
+#[derive(Clone, Copy)]
+pub enum Target {
+    /// One that the configuration uses.
+    Known(VariableId),
+    /// One of a module's.
+    Builtin(fn(&mut Request, Text)),
+}
+
+/// What is known by a name.
+pub struct Known<T>(RefCell<hashbrown::HashMap<Box<[u8]>, T>>);
+
+impl<T> Default for Known<T> {
+    fn default() -> Known<T> {
+        Known(RefCell::default())
+    }
+}
+
+impl<T: Copy> Known<T> {
+    /// What is known by this name.
+    pub fn get(&self, name: &[u8]) -> Option<T> {
+        self.0.borrow().get(name).copied()
+    }
+
+    /// Keeps it for the next time.
+    pub fn keep(&self, name: &[u8], known: T) {
+        let mut all = self.0.borrow_mut();
+        if all.len() < MOST_WAYS {
+            all.insert(name.into(), known);
+        }
+    }
+}
 
 /// See the module's head.
 pub struct Machine {
@@ -42,11 +101,15 @@ pub struct Machine {
     pub snapshot: Weak<ThreadSnapshot>,
     /// The configuration's variables.
     pub names: HashMap<Box<[u8]>, VariableId>,
-    functions: RefCell<Vec<Option<Function>>>,
-    files: RefCell<HashMap<PathBuf, Function>>,
+    /// The ways to variables by what programs call them.
+    pub ways: Ways,
+    programs: RefCell<Vec<Option<Program>>>,
+    files: RefCell<HashMap<PathBuf, Program>>,
     idle: RefCell<Vec<Coroutine>>,
     /// Where values of programs that wait are kept.
     pub shelf: Shelf,
+    /// The way into its programs.
+    pub stacks: Stacks,
     most_idle: usize,
     /// `lua_max_run_time`: the time of its programs counts.
     pub bounded: bool,
@@ -193,16 +256,19 @@ impl Machine {
             watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
         }
         let shelf = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        let stacks = Stacks::new(&lua, &shelf).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
         let machine = Rc::new(Machine {
             lua,
             snapshot: Rc::downgrade(snapshot),
             names,
-            functions: RefCell::default(),
+            ways: Ways::default(),
+            programs: RefCell::default(),
             files: RefCell::default(),
             idle: RefCell::default(),
             shelf,
+            stacks,
             most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
             bounded: !most.is_zero(),
             exiting: Cell::new(false),
@@ -283,66 +349,90 @@ impl Machine {
         base::compile(&self.lua, &text, &format!("@{}", path.display()))
     }
 
-    /// A program's function. The error is a status, and has been logged.
-    pub fn function(&self, r: &mut Request, chunk: &Chunk) -> Result<Function, u16> {
+    /// A program's function, made when it is first asked for. The error is a status, and has been logged.
+    pub fn program(&self, r: &mut Request, chunk: &Chunk) -> Result<Program, u16> {
+        match self.known(chunk) {
+            Some(known) => Ok(known),
+            None => self.made_program(r, chunk),
+        }
+    }
+
+    /// The function of a program of the configuration's own text, if it is made.
+    pub fn known(&self, chunk: &Chunk) -> Option<Program> {
+        self.programs.borrow().get(chunk.number).copied().flatten()
+    }
+
+    fn made_program(&self, r: &mut Request, chunk: &Chunk) -> Result<Program, u16> {
         match &chunk.source {
             Source::Text(text) => {
-                if let Some(Some(known)) = self.functions.borrow().get(chunk.number) {
-                    return Ok(known.clone());
-                }
-                let made = base::compile(&self.lua, text, &format!("={}", chunk.name)).map_err(|e| {
+                let made = base::compile(&self.lua, text, &format!("={}", chunk.name));
+                let made = made.and_then(|function| self.keep_program(&function)).map_err(|e| {
                     crate::log_error!(r, Error, "failed to load inlined Lua code: {e}");
                     500u16
                 })?;
-                let mut functions = self.functions.borrow_mut();
-                if functions.len() <= chunk.number {
-                    functions.resize(chunk.number + 1, None);
+                let mut programs = self.programs.borrow_mut();
+                if programs.len() <= chunk.number {
+                    programs.resize(chunk.number + 1, None);
                 }
-                functions[chunk.number] = Some(made.clone());
+                programs[chunk.number] = Some(made);
                 Ok(made)
             }
             Source::File(path) => {
                 let path = path.eval(r);
                 let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(r.get(path)));
                 if let Some(known) = self.files.borrow().get(&path) {
-                    return Ok(known.clone());
+                    return Ok(*known);
                 }
                 let status: u16 = match std::fs::File::open(&path) {
                     Ok(_) => 500,
                     Err(e) if e.kind() == std::io::ErrorKind::NotFound => 404,
                     Err(_) => 503,
                 };
-                let made = self.load_file(path.clone()).map_err(|e| {
+                let made = self.load_file(path.clone()).and_then(|function| self.keep_program(&function));
+                let made = made.map_err(|e| {
                     crate::log_error!(r, Error, "failed to load external Lua file \"{}\": {e}", path.display());
                     status
                 })?;
-                self.files.borrow_mut().insert(path, made.clone());
+                self.files.borrow_mut().insert(path, made);
                 Ok(made)
             }
         }
     }
 
-    /// A coroutine that begins with a function.
-    pub fn coroutine(&self, function: &Function) -> mlua::Result<Coroutine> {
+    fn keep_program(&self, function: &Function) -> Result<Program, String> {
+        self.stacks.program(function).map_err(|e| e.to_string())
+    }
+
+    /// A coroutine that begins with a program.
+    pub fn coroutine(&self, program: Program) -> mlua::Result<Coroutine> {
+        let coroutine = self.idle_coroutine()?;
+        self.stacks.begin(&coroutine, program)?;
+        Ok(coroutine)
+    }
+
+    /// A coroutine that begins with a function that runs once.
+    pub fn coroutine_with(&self, function: &Function) -> mlua::Result<Coroutine> {
+        let coroutine = self.idle_coroutine()?;
+        self.stacks.begin_with(&coroutine, function)?;
+        Ok(coroutine)
+    }
+
+    fn idle_coroutine(&self) -> mlua::Result<Coroutine> {
         let idle = self.idle.borrow_mut().pop();
         match idle {
             Some(coroutine) => {
                 debug("lua reusing cached lua thread");
-                coroutine.reset(function.clone())?;
                 Ok(coroutine)
             }
-            None => self.lua.create_thread(function.clone()).map(Coroutine::from),
+            None => self.stacks.coroutine(),
         }
     }
 
     /// Takes a coroutine back that has come to its end.
-    pub fn keep(&self, mut coroutine: Coroutine) {
+    pub fn keep(&self, coroutine: Coroutine) {
         let mut idle = self.idle.borrow_mut();
         if idle.len() < self.most_idle {
             debug("lua caching unused lua thread");
-            if coroutine.is_at_hand() && idle.len() >= MOST_AT_HAND {
-                coroutine.shelve(&self.shelf);
-            }
             idle.push(coroutine);
         }
     }

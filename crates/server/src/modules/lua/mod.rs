@@ -5,7 +5,6 @@ pub mod api;
 pub mod balancer;
 pub mod capture;
 pub mod chunk;
-pub mod coroutine;
 pub mod current;
 pub mod machine;
 pub mod phase;
@@ -160,21 +159,21 @@ pub const DIRECTIVES: &[Directive] = &[
 ];
 
 /// Their places in the phases.
-pub const SERVER_REWRITE: Handler = Handler::Later(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
+pub const SERVER_REWRITE: Handler = Handler::Begins(|r| r.conf().lua.server_rewrite.is_some(), phases::server_rewrite);
 /// After the level's own rewrites, unless they changed the location.
 pub const REWRITE: Handler =
-    Handler::Later(|r| !r.flow.uri_changed && !*r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
+    Handler::Begins(|r| !r.flow.uri_changed && !*r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// After the modules that judge without a program.
-pub const ACCESS: Handler = Handler::Later(|r| !*r.snapshot.main.lua.access_no_postpone, phases::access);
+pub const ACCESS: Handler = Handler::Begins(|r| !*r.snapshot.main.lua.access_no_postpone, phases::access);
 /// Before the content.
-pub const PRECONTENT: Handler = Handler::Later(|r| !*r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
+pub const PRECONTENT: Handler = Handler::Begins(|r| !*r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
 /// The same before all others of their phases: `*_by_lua_no_postpone`.
-pub const REWRITE_FIRST: Handler = Handler::Later(|r| *r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
+pub const REWRITE_FIRST: Handler = Handler::Begins(|r| *r.snapshot.main.lua.rewrite_no_postpone, phases::rewrite);
 /// See `REWRITE_FIRST`.
-pub const ACCESS_FIRST: Handler = Handler::Later(|r| *r.snapshot.main.lua.access_no_postpone, phases::access);
+pub const ACCESS_FIRST: Handler = Handler::Begins(|r| *r.snapshot.main.lua.access_no_postpone, phases::access);
 /// See `REWRITE_FIRST`.
 pub const PRECONTENT_FIRST: Handler =
-    Handler::Later(|r| *r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
+    Handler::Begins(|r| *r.snapshot.main.lua.precontent_no_postpone, phases::precontent);
 
 /// The module's values on one level.
 #[derive(Clone, Debug, Default)]
@@ -433,7 +432,7 @@ fn sa_restart(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 
 fn content_by_lua(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     program(scope, node, |c| &mut c.content)?;
-    scope.level.conf.core.handler = Some(Content::Later(phases::content));
+    scope.level.conf.core.handler = Some(Content::Begins(phases::content));
     Ok(())
 }
 

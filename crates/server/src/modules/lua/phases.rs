@@ -15,12 +15,12 @@ use crate::modules::root;
 use crate::request::chunk::Chunk as Piece;
 use crate::request::filter::{BodyFilter, Rest};
 use crate::request::headers::KnownHeader as K;
-use crate::request::phases::{Verdict, Waiting};
+use crate::request::phases::{Begun, Verdict};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, body, finish};
-use ::lua::machine::{nothing, write_piece};
+use ::lua::coroutine::Program;
+use ::lua::machine::write_piece;
 use ::lua::shelf::Slot;
-use mlua::{Function, Value};
 use std::cell::Cell;
 use std::io;
 use std::rc::Rc;
@@ -90,14 +90,12 @@ impl Drop for Context {
 macro_rules! phases {
     ($($(#[$meta:meta])* $name:ident: $phase:ident,)*) => {
         $($(#[$meta])*
-        pub fn $name(r: &mut Request) -> Waiting<'_> {
-            let chunk = (*r.conf().lua.$name).clone();
-            Box::pin(async move {
-                match chunk {
-                    Some(chunk) => answer(r, &chunk, Phase::$phase).await,
-                    None => Verdict::Decline,
-                }
-            })
+        pub fn $name(r: &mut Request) -> Begun<'_> {
+            let snapshot = r.snapshot.clone();
+            match &*snapshot.location(r.location).conf.lua.$name {
+                Some(chunk) => begin(r, chunk, Phase::$phase),
+                None => Begun::Over(Verdict::Decline),
+            }
         })*
     };
 }
@@ -115,21 +113,34 @@ phases! {
     content: Content,
 }
 
-/// Runs a program that may answer.
-async fn answer(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Verdict {
-    if *r.conf().lua.need_request_body
-        && let Err(e) = body::read_all(r).await
-    {
-        return e.into();
+/// Begins a program that may answer; only where it waits there is something to be waited for.
+fn begin<'r>(r: &'r mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Begun<'r> {
+    if *r.conf().lua.need_request_body {
+        let chunk = chunk.clone();
+        return Begun::Waits(Box::pin(async move {
+            match body::read_all(r).await {
+                Ok(_) => begin_with_body(r, &chunk, phase).verdict().await,
+                Err(e) => e.into(),
+            }
+        }));
     }
+    begin_with_body(r, chunk, phase)
+}
+
+fn begin_with_body<'r>(r: &'r mut Request, chunk: &Chunk, phase: Phase) -> Begun<'r> {
     tell(r, phase);
-    let Some(machine) = machine::of(r) else { return Verdict::Status(500) };
-    let function = match machine.function(r, chunk) {
-        Ok(function) => function,
-        Err(status) => return Verdict::Status(status),
+    let Some(machine) = machine::of(r) else { return Begun::Over(Verdict::Status(500)) };
+    let program = match machine.program(r, chunk) {
+        Ok(program) => program,
+        Err(status) => return Begun::Over(Verdict::Status(status)),
     };
-    let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
-    judge(r, phase, end)
+    match run::begin(r, &machine, program, phase) {
+        run::Begun::Over(end) => Begun::Over(judge(r, phase, end)),
+        run::Begun::Goes(run) => Begun::Waits(Box::pin(async move {
+            let end = run.go_on(Some(&mut *r)).await;
+            judge(r, phase, end)
+        })),
+    }
 }
 
 /// A line for whoever looks for a fault: a program begins.
@@ -260,7 +271,7 @@ pub fn send_head(r: &mut Request) -> Result<(), Verdict> {
 pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option<Text> {
     let arguments: Vec<Text> = arguments.iter().map(|a| a.eval(r)).collect();
     r.ctx.lua.get_or_insert_default().arguments = arguments;
-    let value = call::<Value>(r, chunk, Phase::Set)?;
+    let value = call_with(r, chunk, Phase::Set, |machine, program| machine.stacks.call(program))?;
     let mut out = Vec::new();
     if !value.is_nil()
         && let Err(e) = write_piece(&value, 1, "set_by_lua", &mut out)
@@ -271,12 +282,21 @@ pub fn set(r: &mut Request, chunk: &Arc<Chunk>, arguments: &[Complex]) -> Option
     Some(r.text(&out))
 }
 
-/// Runs a program that may not wait. `None`: it failed, which is logged.
-pub fn call<R: mlua::FromLuaMulti>(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> Option<R> {
+/// Runs a program that may not wait. False: it failed, which is logged.
+pub fn call(r: &mut Request, chunk: &Chunk, phase: Phase) -> bool {
+    call_with(r, chunk, phase, |machine, program| machine.stacks.run(program)).is_some()
+}
+
+fn call_with<R>(
+    r: &mut Request,
+    chunk: &Chunk,
+    phase: Phase,
+    run: impl FnOnce(&Machine, Program) -> mlua::Result<R>,
+) -> Option<R> {
     tell(r, phase);
     let machine = machine::of(r)?;
-    let function: Function = machine.function(r, chunk).ok()?;
-    let result = current::enter(Some(&mut *r), &machine, phase, || function.call::<R>(()));
+    let program = machine.program(r, chunk).ok()?;
+    let result = current::enter(Some(&mut *r), &machine, phase, || run(&machine, program));
     result
         .inspect_err(|e| {
             let name = if phase == Phase::SessionStore { "session_store_by_lua*" } else { phase.context() };
@@ -300,13 +320,14 @@ pub fn header_filter(r: &mut Request) -> Filtered {
     if r.ctx.lua.as_ref().is_some_and(|c| c.replaced) {
         return Filtered::Next;
     }
-    let Some(chunk) = (*r.conf().lua.header_filter).clone() else {
+    let snapshot = r.snapshot.clone();
+    let Some(chunk) = &*snapshot.location(r.location).conf.lua.header_filter else {
         if r.conf().lua.body_filter.is_some() {
             tell(r, Phase::HeaderFilter);
         }
         return Filtered::Next;
     };
-    if call::<()>(r, &chunk, Phase::HeaderFilter).is_none() {
+    if !call(r, chunk, Phase::HeaderFilter) {
         return Filtered::Broken;
     }
     match r.ctx.lua.as_mut().and_then(|c| c.exit.take()) {
@@ -337,10 +358,10 @@ impl BodyFilter for Filter {
         bytes.clear();
         chunk.copy_to(&mut bytes)?;
         r.ctx.lua.get_or_insert_default().piece = Some((bytes, last));
-        let called = call::<()>(r, &program, Phase::BodyFilter);
+        let has_run = call(r, &program, Phase::BodyFilter);
         let context = r.ctx.lua.get_or_insert_default();
         let (exit, piece) = (context.exit.take(), context.piece.take());
-        if called.is_none() || exit == Some(-1) {
+        if !has_run || exit == Some(-1) {
             return Err(io::Error::other("body_filter_by_lua* failed"));
         }
         let (bytes, last) = piece.unwrap_or_default();
@@ -376,8 +397,9 @@ fn trim(r: &Request) {
 /// `log_by_lua*`
 pub fn logger(r: &mut Request) {
     trim(r);
-    if let Some(chunk) = (*r.conf().lua.log).clone() {
-        let _ = call::<()>(r, &chunk, Phase::Log);
+    let snapshot = r.snapshot.clone();
+    if let Some(chunk) = &*snapshot.location(r.location).conf.lua.log {
+        call(r, chunk, Phase::Log);
     }
 }
 

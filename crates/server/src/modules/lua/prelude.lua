@@ -378,18 +378,16 @@ function req.finish_body()
 end
 
 -- The table that was asked for last, and its number: most ask for one more than once.
-local raw_ctx, ctx_number = raw.ctx, raw.ctx_number
+local raw_ctx = raw.ctx
 local known_number, known_ctx
 local function ctx()
-    local number = ctx_number()
-    if number and number == known_number then
+    local table, number = raw_ctx(known_number)
+    if table == nil then
         return known_ctx
+    elseif table == FAULT then
+        return table, number
     end
-    local table, text = raw_ctx()
-    if table == FAULT then
-        return table, text
-    end
-    known_number, known_ctx = ctx_number(), table
+    known_number, known_ctx = number, table
     return table
 end
 
@@ -469,7 +467,9 @@ ngx.crc32_long = checked(raw.crc32)
 
 -- Times --------------------------------------------------------------------------------------------------------------------------
 
-for _, name in ipairs({ "now", "time", "update_time", "today", "localtime", "utctime", "cookie_time", "http_time",
+-- Those that cannot fail are the server's own.
+ngx.now, ngx.time = raw.now, raw.time
+for _, name in ipairs({ "update_time", "today", "localtime", "utctime", "cookie_time", "http_time",
                         "parse_http_time" }) do
     ngx[name] = checked(raw[name])
 end
@@ -909,6 +909,20 @@ local function subrequest(uri, options)
     return uri, args and tostring(args), method, body and tostring(body), vars, options.ctx, bits
 end
 
+-- What has become of them: the server gives four values for each.
+local function answers(status, body, truncated, header, ...)
+    if status == nil then
+        return
+    end
+    return { status = status, body = body, truncated = truncated, header = header }, answers(...)
+end
+local function answered(status, body, ...)
+    if status == FAULT then
+        raise(body)
+    end
+    return answers(status, body, ...)
+end
+
 ngx.location = {}
 function ngx.location.capture(uri, options)
     local refused = may_wait("capture")
@@ -918,7 +932,11 @@ function ngx.location.capture(uri, options)
     if options ~= nil and type(options) ~= "table" then
         error("bad argument #2 to 'capture' (table expected, got " .. type(options) .. ")", 2)
     end
-    return finish(co_yield(WAIT, "capture", subrequest(uri, options)))
+    local status, body, truncated, header = co_yield(WAIT, "capture", subrequest(uri, options))
+    if status == FAULT then
+        raise(body)
+    end
+    return { status = status, body = body, truncated = truncated, header = header }
 end
 function ngx.location.capture_multi(list)
     local refused = may_wait("capture")
@@ -938,7 +956,7 @@ function ngx.location.capture_multi(list)
         values[at + 1], values[at + 2], values[at + 3], values[at + 4], values[at + 5], values[at + 6], values[at + 7] =
             subrequest(one[1], one[2])
     end
-    return finish(co_yield(WAIT, "capture", unpack(values, 1, count)))
+    return answered(co_yield(WAIT, "capture", unpack(values, 1, count)))
 end
 
 -- Sockets ------------------------------------------------------------------------------------------------------------------------

@@ -8,7 +8,6 @@
 //!          ──> error ───────────────> entry: logged, 500; light thread: logged, told to whoever joins it
 //! ```
 
-use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::machine::Machine;
 use super::worker_thread::Plain;
@@ -16,10 +15,13 @@ use super::{capture, pipe, raw, semaphore, socket, worker_thread};
 use crate::log::error::Level;
 use crate::request::{Request, body, flow};
 use ::lua::Fault;
-use ::lua::machine::{fault_mark, is_wait, nothing};
+use ::lua::coroutine::{Coroutine, Program, Resumed, Values};
+use ::lua::machine::nothing;
+use ::lua::quick::{Call, Kind};
 use ::lua::shelf::Bundle;
-use mlua::{Function, IntoLua, Lua, MultiValue, Value};
-use std::collections::{HashMap, VecDeque};
+use hashbrown::HashMap;
+use mlua::{IntoLua, Lua, MultiValue, Value};
+use std::collections::VecDeque;
 use std::ffi::c_void;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
@@ -62,8 +64,8 @@ pub enum Item {
     End(End),
     /// What another machine has given.
     Plain(Plain),
-    /// The answer of a subrequest.
-    Answer(Box<capture::Answer>),
+    /// A subrequest that is done.
+    Answer(Box<Request>),
 }
 
 impl From<&str> for Item {
@@ -79,6 +81,8 @@ enum State {
     /// In the queue.
     Ready,
     Waits(Operation),
+    /// `ngx.sleep(0)`: the others go first. Whether its turn has begun.
+    Rests(Asleep, bool),
     /// For one of these to end.
     Joins(Vec<usize>),
     /// Nobody has asked yet how.
@@ -110,6 +114,26 @@ impl Light {
         matches!(self.state, State::Ended { .. })
     }
 
+    /// What it has waited for, once that is there.
+    fn poll(&mut self, cx: &mut Context<'_>) -> Option<Vec<Item>> {
+        match &mut self.state {
+            State::Waits(operation) => match operation.as_mut().poll(cx) {
+                Poll::Ready(items) => Some(items),
+                Poll::Pending => None,
+            },
+            State::Rests(asleep, true) => {
+                asleep.end();
+                Some(Vec::new())
+            }
+            State::Rests(_, begun) => {
+                *begun = true;
+                runtime::wake(runtime::current());
+                None
+            }
+            _ => None,
+        }
+    }
+
     fn has_subrequest(&self) -> bool {
         self.captures && matches!(self.state, State::Waits(_))
     }
@@ -133,10 +157,73 @@ impl Given {
     fn none() -> Given {
         Given::Values(nothing())
     }
+
+    fn give(self, call: &Call, lua: &Lua) {
+        match self {
+            Given::Values(values) => {
+                if call.reserve(values.len()) {
+                    values.iter().for_each(|value| call.give_value(lua, value));
+                }
+            }
+            Given::Items(items) => give(call, lua, items),
+        }
+    }
 }
 
-struct Run<'m> {
-    machine: &'m Rc<Machine>,
+/// What a coroutine has come to.
+enum Came {
+    /// Its end, with these values.
+    Ended(MultiValue),
+    Failed(mlua::Error),
+    /// A plain `coroutine.yield`.
+    Yielded,
+    Waits(Wait),
+}
+
+/// What a coroutine waits for.
+enum Wait {
+    /// `ngx.exit`
+    Exit(i64),
+    /// An operation that has begun; whether it is subrequests.
+    Begun(Operation, bool),
+    /// No time at all.
+    Rest,
+    Refused(Fault),
+    /// What the server's values say.
+    Other(MultiValue),
+}
+
+/// Looks at what a coroutine has come to. Of one that nobody asks for the values are not taken.
+fn came(machine: &Machine, resumed: Resumed<'_>, is_asked_for: bool) -> Came {
+    match resumed {
+        Resumed::Ended(values) if is_asked_for => Came::Ended(values.from(&machine.lua, 1)),
+        Resumed::Ended(_) => Came::Ended(nothing()),
+        Resumed::Failed(error) => Came::Failed(error),
+        Resumed::Yielded(values) if values.is_wait() => Came::Waits(wait_of(machine, &values)),
+        Resumed::Yielded(_) => Came::Yielded,
+    }
+}
+
+/// What most programs wait for is looked at where it lies.
+fn wait_of(machine: &Machine, values: &Values<'_>) -> Wait {
+    match (values.kind(2), values.kind(3)) {
+        (Kind::Text(b"exit"), status) => Wait::Exit(if let Kind::Number(status) = status { status as i64 } else { 0 }),
+        (Kind::Text(b"sleep"), Kind::Number(seconds)) if seconds < SHORTEST_S => Wait::Rest,
+        (Kind::Text(b"sleep"), Kind::Number(seconds)) => Wait::Begun(sleep(seconds), false),
+        (Kind::Text(b"capture"), _) => match capture::start(machine, values) {
+            Ok(operation) => Wait::Begun(operation, true),
+            Err(fault) => Wait::Refused(fault),
+        },
+        _ => Wait::Other(values.from(&machine.lua, 2)),
+    }
+}
+
+/// A program that waits, or has light threads.
+pub struct Run {
+    machine: Rc<Machine>,
+    phase: Phase,
+    /// What it has come to already, which the request has to do with.
+    first: Option<Step>,
     /// The entry thread is the first. None: it has ended and nobody can ask for it; its number is for the next.
     threads: Vec<Option<Light>>,
     free: Vec<usize>,
@@ -150,84 +237,146 @@ struct Run<'m> {
     owner: u64,
 }
 
+/// A program that has begun.
+pub enum Begun {
+    /// It has ended without waiting.
+    Over(End),
+    /// It goes on with [`Run::go_on`].
+    Goes(Box<Run>),
+}
+
+/// Begins a program. Of one that waits for nothing that is all.
+pub fn begin(r: &mut Request, machine: &Rc<Machine>, program: Program, phase: Phase) -> Begun {
+    let Ok(entry) = machine.coroutine(program) else { return Begun::Over(End::Failed) };
+    let mut begun =
+        begin_entry(Some(&mut *r), machine, Entry { coroutine: entry, given: Given::none(), phase, owner: 0 });
+    if let Begun::Goes(run) = &mut begun
+        && let Some(Step::End(_)) = run.first
+        && !body::is_gathered_in_part(r)
+        && let Some(Step::End(end)) = run.first.take()
+    {
+        return Begun::Over(end);
+    }
+    begun
+}
+
 /// Runs a program to its end.
-pub async fn run(
-    r: Option<&mut Request>,
-    machine: &Rc<Machine>,
-    function: &Function,
-    arguments: MultiValue,
-    phase: Phase,
-) -> End {
-    match machine.coroutine(function) {
-        Ok(entry) => run_entry(r, machine, entry, arguments, phase, None).await,
-        Err(_) => End::Failed,
+pub async fn run(r: &mut Request, machine: &Rc<Machine>, program: Program, phase: Phase) -> End {
+    match begin(r, machine, program, phase) {
+        Begun::Over(end) => end,
+        Begun::Goes(run) => run.go_on(Some(r)).await,
     }
 }
 
-/// The same for a coroutine that begins with a program. `note`: what lines in the log end with, of one without a request.
-pub async fn run_entry(
-    mut r: Option<&mut Request>,
-    machine: &Rc<Machine>,
-    entry: Coroutine,
-    arguments: MultiValue,
+/// The same without a request, for a coroutine that begins with a function. `note`: what lines in the log end with.
+pub async fn run_alone(machine: &Rc<Machine>, entry: Coroutine, arguments: MultiValue, note: Option<Rc<str>>) -> End {
+    let owner = current::next_owner();
+    let _living = current::Living::begin(owner, note);
+    let given = Given::Values(arguments);
+    match begin_entry(None, machine, Entry { coroutine: entry, given, phase: Phase::Timer, owner }) {
+        Begun::Over(end) => end,
+        Begun::Goes(run) => run.go_on(None).await,
+    }
+}
+
+/// What a program begins with.
+struct Entry {
+    coroutine: Coroutine,
+    given: Given,
     phase: Phase,
-    note: Option<Rc<str>>,
-) -> End {
-    let owner = if r.is_none() { current::next_owner() } else { 0 };
-    let _living = r.is_none().then(|| current::Living::begin(owner, note));
-    let (threads, ready) = (vec![Some(Light::new(entry, None))], VecDeque::from([(0, Given::Values(arguments))]));
-    let (free, numbers) = (Vec::new(), HashMap::new());
-    let mut run = Run { machine, threads, free, numbers, ready, on_abort: None, abandoned: false, owner };
-    loop {
-        let step = poll_fn(|cx| {
-            let owner = run.owner;
-            let polled = current::enter_as(r.as_deref_mut(), machine, phase, owner, || run.poll(cx));
-            match r.as_deref_mut() {
-                Some(r) if polled.is_pending() => match run.is_abandoned(r, cx) {
-                    true => current::enter(Some(r), machine, phase, || run.abandon(cx)),
-                    false => {
-                        r.downstream.lend_buffers();
-                        polled
-                    }
-                },
-                _ => polled,
+    owner: u64,
+}
+
+fn begin_entry(r: Option<&mut Request>, machine: &Rc<Machine>, entry: Entry) -> Begun {
+    let Entry { coroutine, given, phase, owner } = entry;
+    current::enter_as(r, machine, phase, owner, || {
+        let resumed = machine.stacks.resume(&coroutine, |call| given.give(call, &machine.lua));
+        match came(machine, resumed, false) {
+            Came::Ended(_) => {
+                machine.keep(coroutine);
+                Begun::Over(End::Done)
             }
-        })
-        .await;
-        let (index, result) = match (step, r.as_deref_mut()) {
-            (Step::End(end), Some(r)) if !matches!(end, End::Done) && body::is_gathered_in_part(r) => {
-                run.threads.clear();
-                if matches!(end, End::Exit(_)) && has_content(r, phase) {
-                    // Nobody goes on with it: what has not come yet is nobody's.
-                    r.flow.keepalive = false;
+            other => {
+                let mut run = Run::new(machine.clone(), coroutine, phase, owner);
+                run.first = run.take(0, other);
+                Begun::Goes(Box::new(run))
+            }
+        }
+    })
+}
+
+impl Run {
+    fn new(machine: Rc<Machine>, entry: Coroutine, phase: Phase, owner: u64) -> Run {
+        Run {
+            machine,
+            phase,
+            first: None,
+            threads: vec![Some(Light::new(entry, None))],
+            free: Vec::new(),
+            numbers: HashMap::new(),
+            ready: VecDeque::new(),
+            on_abort: None,
+            abandoned: false,
+            owner,
+        }
+    }
+
+    /// Goes on until the program has ended.
+    pub async fn go_on(mut self: Box<Run>, mut r: Option<&mut Request>) -> End {
+        loop {
+            let step = match self.first.take() {
+                Some(step) => step,
+                None => poll_fn(|cx| self.poll_with(r.as_deref_mut(), cx)).await,
+            };
+            let (index, result) = match (step, r.as_deref_mut()) {
+                (Step::End(end), Some(r)) if !matches!(end, End::Done) && body::is_gathered_in_part(r) => {
+                    self.threads.clear();
+                    if matches!(end, End::Exit(_)) && has_content(r, self.phase) {
+                        // Nobody goes on with it: what has not come yet is nobody's.
+                        r.flow.keepalive = false;
+                        return end;
+                    }
+                    // A light thread was reading: whoever goes on with the request finds the whole body.
+                    return match (&end, body::read_all(r).await) {
+                        (End::Failed | End::Broken, _) | (_, Ok(_)) => end,
+                        (_, Err(e)) => end_of(e),
+                    };
+                }
+                (Step::End(end), _) => {
+                    if let (End::Done, Some(Some(entry))) = (&end, std::mem::take(&mut self.threads).into_iter().next())
+                    {
+                        self.machine.keep(entry.coroutine);
+                    }
                     return end;
                 }
-                // A light thread was reading: whoever goes on with the request finds the whole body.
-                return match (&end, body::read_all(r).await) {
-                    (End::Failed | End::Broken, _) | (_, Ok(_)) => end,
-                    (_, Err(e)) => end_of(e),
-                };
-            }
-            (Step::End(end), _) => {
-                if let (End::Done, Some(Some(entry))) = (&end, run.threads.into_iter().next()) {
-                    machine.keep(entry.coroutine);
+                (Step::Flush(index), Some(r)) => {
+                    let timeout = *r.conf().lua.socket_send_timeout;
+                    match raw::flush(r, timeout).await {
+                        Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
+                        Err(_) => return End::Broken,
+                    }
                 }
-                return end;
-            }
-            (Step::Flush(index), Some(r)) => {
-                let timeout = *r.conf().lua.socket_send_timeout;
-                match raw::flush(r, timeout).await {
-                    Ok(()) => (index, MultiValue::from_iter([Value::Integer(1)])),
-                    Err(_) => return End::Broken,
-                }
-            }
-            (_, None) => return End::Failed,
-        };
-        run.ready.push_back((index, Given::Values(result)));
+                (_, None) => return End::Failed,
+            };
+            self.ready.push_back((index, Given::Values(result)));
+        }
     }
-}
 
-impl Run<'_> {
+    fn poll_with(&mut self, mut r: Option<&mut Request>, cx: &mut Context<'_>) -> Poll<Step> {
+        let (machine, phase, owner) = (self.machine.clone(), self.phase, self.owner);
+        let polled = current::enter_as(r.as_deref_mut(), &machine, phase, owner, || self.poll(cx));
+        match r {
+            Some(r) if polled.is_pending() => match self.is_abandoned(r, cx) {
+                true => current::enter(Some(r), &machine, phase, || self.abandon(cx)),
+                false => {
+                    r.downstream.lend_buffers();
+                    polled
+                }
+            },
+            _ => polled,
+        }
+    }
+
     /// Whether the client has gone, where somebody wants to know.
     fn is_abandoned(&mut self, r: &mut Request, cx: &mut Context<'_>) -> bool {
         if r.ctx.stream.is_some() {
@@ -246,7 +395,7 @@ impl Run<'_> {
         log(Level::Info, format_args!("client prematurely closed connection"));
         match self.on_abort.take() {
             Some(coroutine) => {
-                let index = self.begin(Light::new(coroutine, None));
+                let index = self.enlist(Light::new(coroutine, None));
                 self.ready.push_back((index, Given::none()));
                 self.poll(cx)
             }
@@ -266,9 +415,7 @@ impl Run<'_> {
             }
             for (index, light) in self.threads.iter_mut().enumerate() {
                 let Some(light) = light else { continue };
-                if let State::Waits(operation) = &mut light.state
-                    && let Poll::Ready(mut items) = operation.as_mut().poll(cx)
-                {
+                if let Some(mut items) = light.poll(cx) {
                     if let Some(Item::End(end)) = items.pop_if(|item| matches!(item, Item::End(_))) {
                         return Poll::Ready(Step::End(end));
                     }
@@ -285,50 +432,69 @@ impl Run<'_> {
     fn resume(&mut self, index: usize, given: Given) -> Option<Step> {
         // None: it was killed meanwhile.
         let light = self.threads[index].as_ref()?;
-        let (result, has_yielded) = light.coroutine.resume(match given {
-            Given::Values(values) => values,
-            Given::Items(items) => values(&self.machine.lua, items),
-        });
-        match result {
-            Err(error) if index == 0 => {
+        let machine = &*self.machine;
+        let resumed = machine.stacks.resume(&light.coroutine, |call| given.give(call, &machine.lua));
+        // Of the entry thread nobody asks how it ended.
+        let came = came(machine, resumed, index != 0);
+        self.take(index, came)
+    }
+
+    /// What is to be done about what a coroutine has come to.
+    fn take(&mut self, index: usize, came: Came) -> Option<Step> {
+        match came {
+            Came::Ended(values) => self.ended(index, true, values),
+            Came::Failed(error) if index == 0 => {
                 log(Level::Error, format_args!("lua entry thread aborted: runtime error: {}", explain(&error)));
-                Some(Step::End(End::Failed))
+                return Some(Step::End(End::Failed));
             }
-            Err(error) => {
+            Came::Failed(error) => {
                 let text = explain(&error);
                 log(Level::Error, format_args!("lua user thread aborted: runtime error: {text}"));
                 let first = told_to_joiner(&text);
                 let text = first.into_lua(&self.machine.lua).unwrap_or(Value::Nil);
                 self.ended(index, false, MultiValue::from_iter([text]));
-                None
             }
-            Ok(mut values) if has_yielded => {
-                if !is_wait(values.front()) {
-                    // A plain `coroutine.yield`: the others have their turn.
-                    self.ready.push_back((index, Given::none()));
-                    self.shelve(index);
-                    return None;
+            // The others have their turn.
+            Came::Yielded => self.ready.push_back((index, Given::none())),
+            Came::Waits(Wait::Exit(status)) => return self.exit(index, status),
+            Came::Waits(Wait::Begun(operation, captures)) => self.wait_for(index, operation, captures),
+            Came::Waits(Wait::Rest) => {
+                if let Some(light) = &mut self.threads[index] {
+                    light.state = State::Rests(Asleep::begin(0.0), false);
                 }
-                values.pop_front();
+            }
+            Came::Waits(Wait::Refused(fault)) => self.refuse(index, fault),
+            Came::Waits(Wait::Other(mut values)) => {
                 let kind = values.pop_front();
-                self.wait(index, kind.as_ref(), values)
+                return self.wait(index, kind.as_ref(), values);
             }
-            Ok(values) => {
-                self.ended(index, true, values);
-                None
-            }
+        }
+        None
+    }
+
+    /// `ngx.exit`
+    fn exit(&mut self, index: usize, status: i64) -> Option<Step> {
+        // NGX_ERROR, and what closes the connection, end everything.
+        if !matches!(status, -1 | 408 | 444 | 499) && self.refuses_end(index) {
+            return None;
+        }
+        log(Level::Debug, format_args!("lua exit with code {status}"));
+        Some(Step::End(End::Exit(status)))
+    }
+
+    fn wait_for(&mut self, index: usize, operation: Operation, captures: bool) {
+        if let Some(light) = &mut self.threads[index] {
+            (light.state, light.captures) = (State::Waits(operation), captures);
         }
     }
 
-    /// It goes on later, when others have had their turn.
-    fn shelve(&mut self, index: usize) {
-        if let Some(light) = &mut self.threads[index] {
-            light.coroutine.shelve(&self.machine.shelf);
-        }
+    /// It goes on at once, with the mistake that it has made.
+    fn refuse(&mut self, index: usize, fault: Fault) {
+        self.ready.push_front((index, Given::Items(vec![Item::Fault(fault)])));
     }
 
     /// A number for one more.
-    fn begin(&mut self, light: Light) -> usize {
+    fn enlist(&mut self, light: Light) -> usize {
         let index = self.free.pop().unwrap_or_else(|| {
             self.threads.push(None);
             self.threads.len() - 1
@@ -402,7 +568,6 @@ impl Run<'_> {
             Ok(values) => light.state = State::Ended { ok, values },
             Err(_) => light.state = State::Ended { ok: false, values: Bundle::Plain(nothing()) },
         }
-        light.coroutine.shelve(&self.machine.shelf);
         self.orphan(index, children);
     }
 
@@ -414,21 +579,10 @@ impl Run<'_> {
         };
         let kind = kind.as_deref().unwrap_or_default();
         let started: Result<Operation, Fault> = match kind {
-            "exit" => {
-                let status = arguments.pop_front().and_then(|v| v.as_f64().or(v.as_i64().map(|i| i as f64)));
-                let status = status.map_or(0, |s| s as i64);
-                // NGX_ERROR, and what closes the connection, end everything.
-                if !matches!(status, -1 | 408 | 444 | 499) && self.refuses_end(index) {
-                    return None;
-                }
-                log(Level::Debug, format_args!("lua exit with code {status}"));
-                return Some(Step::End(End::Exit(status)));
-            }
             "exec" | "jump" if self.refuses_end(index) => return None,
             "exec" => return Some(Step::End(End::Exec)),
             "jump" => return Some(Step::End(End::Jump)),
             "flush" if current::request(|r| Ok(r.ctx.stream.is_some())) == Ok(true) => {
-                self.shelve(index);
                 return Some(Step::Flush(index));
             }
             "flush" => Ok(flush()),
@@ -458,8 +612,13 @@ impl Run<'_> {
             }
             "on_abort" => {
                 let Some(Value::Thread(thread)) = arguments.pop_front() else { return None };
-                let mut coroutine = Coroutine::from(thread);
-                coroutine.shelve(&self.machine.shelf);
+                let coroutine = match self.machine.stacks.adopt(&thread) {
+                    Ok(coroutine) => coroutine,
+                    Err(error) => {
+                        self.refuse(index, Fault(error.to_string()));
+                        return None;
+                    }
+                };
                 let items = match self.on_abort.replace(coroutine) {
                     None => vec![Item::Number(1.0)],
                     Some(_) => vec![Item::Nil, "duplicate call".into()],
@@ -467,21 +626,14 @@ impl Run<'_> {
                 self.ready.push_front((index, Given::Items(items)));
                 return None;
             }
-            "sleep" => Ok(sleep(arguments.pop_front().and_then(|v| number(&v)).unwrap_or(0.0))),
             "semaphore" => semaphore::wait(&arguments),
-            "capture" => capture::start(arguments),
             "worker_thread" => worker_thread::start(arguments),
             "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(kind, &arguments),
             _ => socket::start(kind, &arguments),
         };
         match started {
-            Ok(operation) => {
-                if let Some(light) = &mut self.threads[index] {
-                    (light.state, light.captures) = (State::Waits(operation), kind == "capture");
-                    light.coroutine.shelve(&self.machine.shelf);
-                }
-            }
-            Err(fault) => self.ready.push_front((index, Given::Items(vec![Item::Fault(fault)]))),
+            Ok(operation) => self.wait_for(index, operation, false),
+            Err(fault) => self.refuse(index, fault),
         }
         None
     }
@@ -494,8 +646,7 @@ impl Run<'_> {
     fn refuses_end(&mut self, index: usize) -> bool {
         let refuses = self.has_subrequests();
         if refuses {
-            let fault = Item::Fault(Fault("attempt to abort with pending subrequests".to_owned()));
-            self.ready.push_front((index, Given::Items(vec![fault])));
+            self.refuse(index, Fault("attempt to abort with pending subrequests".to_owned()));
         }
         refuses
     }
@@ -505,13 +656,14 @@ impl Run<'_> {
         let alive = self.threads.len() - self.free.len();
         let Some(Value::Thread(thread)) = arguments.pop_front() else { return };
         if alive >= MAX_THREADS {
-            let refused = vec![Item::Fault(Fault("too many light threads".to_owned()))];
-            self.ready.push_front((index, Given::Items(refused)));
-            return;
+            return self.refuse(index, Fault("too many light threads".to_owned()));
         }
-        self.ready.push_back((index, Given::Values(MultiValue::from_iter([Value::Thread(thread.clone())]))));
-        self.shelve(index);
-        let made = self.begin(Light::new(thread.into(), Some(index)));
+        let coroutine = match self.machine.stacks.adopt(&thread) {
+            Ok(coroutine) => coroutine,
+            Err(error) => return self.refuse(index, Fault(error.to_string())),
+        };
+        self.ready.push_back((index, Given::Values(MultiValue::from_iter([Value::Thread(thread)]))));
+        let made = self.enlist(Light::new(coroutine, Some(index)));
         if let Some(parent) = &mut self.threads[index] {
             parent.children += 1;
         }
@@ -552,7 +704,6 @@ impl Run<'_> {
         if let Some(light) = &mut self.threads[index] {
             light.state = State::Joins(found);
         }
-        self.shelve(index);
     }
 
     fn kill(&mut self, index: usize, arguments: &MultiValue) -> Vec<Item> {
@@ -593,27 +744,32 @@ pub fn number(value: &Value) -> Option<f64> {
     }
 }
 
-/// Values of Lua of what an operation gave back.
-fn values(lua: &Lua, items: Vec<Item>) -> MultiValue {
-    let mut out = MultiValue::with_capacity(items.len());
-    for item in items {
-        let value = match item {
-            Item::Nil => Ok(Value::Nil),
-            Item::Flag(flag) => Ok(Value::Boolean(flag)),
-            Item::Number(number) => Ok(Value::Number(number)),
-            Item::Text(text) => lua.create_string(text).map(Value::String),
-            Item::Plain(plain) => plain.into_lua(lua),
-            // It was seen before.
-            Item::End(_) => continue,
-            Item::Answer(answer) => answer.into_table(lua).map(Value::Table),
-            Item::Fault(fault) => {
-                out.push_back(fault_mark());
-                lua.create_string(fault.0).map(Value::String)
-            }
-        };
-        out.push_back(value.unwrap_or(Value::Nil));
+/// Gives what an operation gave back.
+fn give(call: &Call, lua: &Lua, items: Vec<Item>) {
+    let count = |item: &Item| match item {
+        Item::Answer(_) => capture::VALUES_OF_ANSWER,
+        Item::Fault(_) => 2,
+        _ => 1,
+    };
+    if items.is_empty() || !call.reserve(items.iter().map(count).sum()) {
+        return;
     }
-    out
+    for item in items {
+        match item {
+            Item::Nil => call.give_nil(),
+            Item::Flag(flag) => call.give_flag(flag),
+            Item::Number(number) => call.give_number(number),
+            Item::Text(text) => call.give_bytes(&text),
+            Item::Plain(plain) => call.give_value(lua, &plain.into_lua(lua).unwrap_or(Value::Nil)),
+            // It was seen before.
+            Item::End(_) => {}
+            Item::Answer(child) => capture::give(call, child),
+            Item::Fault(fault) => {
+                call.give_fault_mark();
+                call.give_bytes(fault.0.as_bytes());
+            }
+        }
+    }
 }
 
 /// What whoever waits for a light thread is told of its error: of one that `error` raised its own text, without the place. So
@@ -664,8 +820,30 @@ fn flush() -> Operation {
     }))
 }
 
-/// Says so when a sleep is given up.
+/// Seconds that are waited for; less lets the others go first, and no more.
+const SHORTEST_S: f64 = 0.001;
+
+/// A sleep: says so when it is given up. Whether it has come to its end.
 struct Asleep(bool);
+
+impl Asleep {
+    fn begin(seconds: f64) -> Asleep {
+        log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
+        Asleep(false)
+    }
+
+    fn end(&mut self) {
+        self.0 = true;
+        if log_is_on(Level::Debug) {
+            let uri = current::connection(|r| {
+                let (uri, args) = (r.get(r.head.uri), r.get(r.head.args));
+                Ok(format!("{}?{}", String::from_utf8_lossy(uri), String::from_utf8_lossy(args)))
+            });
+            let uri = uri.unwrap_or_else(|_| "?".to_owned());
+            log(Level::Debug, format_args!("lua sleep timer expired: \"{uri}\""));
+        }
+    }
+}
 
 impl Drop for Asleep {
     fn drop(&mut self) {
@@ -675,27 +853,13 @@ impl Drop for Asleep {
     }
 }
 
-/// `ngx.sleep`; no time at all lets the others go first.
+/// `ngx.sleep`
 fn sleep(seconds: f64) -> Operation {
-    // Made now: a sleep that is given up before its first turn is one, too.
-    let asleep = Asleep(false);
-    log(Level::Debug, format_args!("lua ready to sleep for {} ms", (seconds * 1000.0) as u64));
+    // Begun now: a sleep that is given up before its first turn is one, too.
+    let mut asleep = Asleep::begin(seconds);
     Box::pin(async move {
-        let mut asleep = asleep;
-        if seconds < 0.001 {
-            runtime::yield_now().await;
-        } else {
-            runtime::timer::sleep(Duration::from_secs_f64(seconds.min(f64::from(u32::MAX)))).await;
-        }
-        asleep.0 = true;
-        if log_is_on(Level::Debug) {
-            let uri = current::connection(|r| {
-                let (uri, args) = (r.get(r.head.uri), r.get(r.head.args));
-                Ok(format!("{}?{}", String::from_utf8_lossy(uri), String::from_utf8_lossy(args)))
-            });
-            let uri = uri.unwrap_or_else(|_| "?".to_owned());
-            log(Level::Debug, format_args!("lua sleep timer expired: \"{uri}\""));
-        }
+        runtime::timer::sleep(Duration::from_secs_f64(seconds.min(f64::from(u32::MAX)))).await;
+        asleep.end();
         Vec::new()
     })
 }

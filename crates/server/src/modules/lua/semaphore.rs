@@ -2,11 +2,12 @@
 
 use super::run::{Item, Operation, number};
 use ::lua::Fault;
+use hashbrown::HashMap;
 use mlua::MultiValue;
 use runtime::TaskId;
 use runtime::timer::Timer;
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::Poll;

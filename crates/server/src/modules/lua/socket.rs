@@ -15,14 +15,14 @@ use crate::upstream::connect;
 use crate::upstream::settings::UpstreamSettings;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, made_text};
-use ::lua::quick;
+use ::lua::quick::{self, Guards, Kind};
+use hashbrown::HashMap;
 use mlua::{Lua, LuaString, MultiValue, Table, Value};
 use resolve::ResolverConfig;
 use runtime::timer::Timer;
 use rustix::net::{SocketType, sockopt};
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::future::poll_fn;
 use std::io;
 use std::net::{IpAddr, SocketAddr};
@@ -93,28 +93,38 @@ thread_local! {
     static LAST: Cell<u32> = const { Cell::new(0) };
 }
 
-/// Owned by Lua: the connection goes with it.
-struct Guard(u32);
-
-impl mlua::UserData for Guard {}
-
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // The thread's storage may be gone already when a thread ends.
-        let gone = ALL.try_with(|all| all.borrow_mut().remove(&self.0));
-        drop(gone);
-    }
+/// Lua has let go of it.
+fn let_go(number: u32) {
+    // The thread's storage may be gone already when a thread ends.
+    let gone = ALL.try_with(|all| all.borrow_mut().remove(&number));
+    drop(gone);
 }
 
 /// See the module's head.
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
-    add_function(lua, raw, "socket", |lua, kind: String| {
-        let number = make()?;
-        with(number, |c| c.datagrams = kind == "udp")?;
-        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
-        Ok((number, guard))
+    let guards = Guards::new(lua, let_go)?;
+    quick::add(lua, raw, "socket", move |call| {
+        let number = make(call.argument(1) == Kind::Text(b"udp"))?;
+        call.give_number(f64::from(number));
+        call.give_guard(&guards, number);
+        Ok(())
     })?;
-    add_function(lua, raw, "req_socket", |lua, all: Option<bool>| of_request(lua, all == Some(true)))?;
+    let guards = Guards::new(lua, let_go)?;
+    quick::add(lua, raw, "req_socket", move |call| {
+        match of_request(!matches!(call.argument(1), Kind::Nil | Kind::Flag(false)))? {
+            Ok((number, datagrams)) => {
+                call.give_number(f64::from(number));
+                call.give_guard(&guards, number);
+                call.give_flag(datagrams);
+            }
+            Err(why) => {
+                call.give_nil();
+                call.give_bytes(why.as_bytes());
+                call.give_flag(false);
+            }
+        }
+        Ok(())
+    })?;
     add_function(
         lua,
         raw,
@@ -245,7 +255,7 @@ fn with_conf<T>(show: impl FnOnce(&LocationConf) -> T) -> Result<T, Fault> {
     Ok(show(&snapshot.location(root).conf))
 }
 
-fn make() -> Result<u32, Fault> {
+fn make(datagrams: bool) -> Result<u32, Fault> {
     let connection = with_conf(|conf| Connection {
         socket: None,
         buffer: Vec::new(),
@@ -271,7 +281,7 @@ fn make() -> Result<u32, Fault> {
         local: None,
         certificate: None,
         seat: None,
-        datagrams: false,
+        datagrams,
         pool: String::new(),
         reused: 0,
     })?;
@@ -282,30 +292,23 @@ fn make() -> Result<u32, Fault> {
 }
 
 /// `ngx.req.socket()`: the request's body, read by the program itself. Also whether it is of datagrams.
-fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value, bool), Fault> {
-    let refuse = |why: &str| -> Result<(Value, Value, bool), Fault> {
-        Ok((Value::Nil, Value::String(made_text(lua, why.as_bytes())?), false))
-    };
-    let made = |number: u32, datagrams: bool| -> Result<(Value, Value, bool), Fault> {
-        let guard = lua.create_userdata(Guard(number)).map_err(|e| Fault(e.to_string()))?;
-        Ok((Value::Integer(i64::from(number)), Value::UserData(guard), datagrams))
-    };
+fn of_request(all: bool) -> Result<Result<(u32, bool), &'static str>, Fault> {
     if phase() != Phase::Preread {
         need(ANSWERING)?;
     }
     if phase() == Phase::Preread || request(|r| Ok(r.ctx.stream.is_some()))? {
-        let number = make()?;
         let datagrams = request(|r| Ok(r.ctx.stream.as_ref().is_some_and(|facts| facts.datagrams)))?;
-        with(number, |c| (c.raw, c.datagrams) = (true, datagrams))?;
-        return made(number, datagrams);
+        let number = make(datagrams)?;
+        with(number, |c| c.raw = true)?;
+        return Ok(Ok((number, datagrams)));
     }
     if all {
         if let Some(why) = request_in(ANSWERING, take_over)? {
-            return refuse(why);
+            return Ok(Err(why));
         }
-        let number = make()?;
+        let number = make(false)?;
         with(number, |c| c.raw = true)?;
-        return made(number, false);
+        return Ok(Ok((number, false)));
     }
     let refused = request_in(ANSWERING, |r| {
         if r.body.stored.is_some() || r.body.is_discarded() {
@@ -321,11 +324,11 @@ fn of_request(lua: &Lua, all: bool) -> Result<(Value, Value, bool), Fault> {
         Ok(None)
     })?;
     if let Some(why) = refused {
-        return refuse(why);
+        return Ok(Err(why));
     }
-    let number = make()?;
+    let number = make(false)?;
     with(number, |c| c.body = Some(false))?;
-    made(number, false)
+    Ok(Ok((number, false)))
 }
 
 /// The request's connection becomes the program's. The text says why not.

@@ -4,10 +4,11 @@
 use super::run::log;
 use crate::connection::socket::Socket;
 use crate::log::error::Level;
+use hashbrown::HashMap;
 use runtime::timer::{self, Timer};
 use runtime::{TaskId, clock};
 use std::cell::{Cell, RefCell};
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
 use std::future::poll_fn;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;

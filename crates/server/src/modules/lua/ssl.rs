@@ -14,7 +14,6 @@ use crate::tls::asked::Certificates;
 use crate::tls::hooks::{Asked, Hook, Refused, Verdict, Waiting};
 use crate::tls::server::AskedClient;
 use crate::tls::settings::Protocols;
-use ::lua::machine::nothing;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::server::ResolvesServerCert;
@@ -242,8 +241,8 @@ pub(super) fn finish(r: &mut Request) -> Option<Box<Handshake>> {
 
 pub(super) async fn run_on(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase) -> End {
     let Some(machine) = machine::of(r) else { return End::Failed };
-    match machine.function(r, chunk) {
-        Ok(function) => run::run(Some(&mut *r), &machine, &function, nothing(), phase).await,
+    match machine.program(r, chunk) {
+        Ok(program) => run::run(r, &machine, program, phase).await,
         Err(_) => End::Failed,
     }
 }

@@ -156,7 +156,7 @@ pub fn store(asked: &mut Asked<'_>) {
     let r = begin(asked, session);
     log_error!(r, Debug, "reusable connection: 0");
     log_error!(r, Debug, "ssl session store: connection reusable: 0");
-    let _ = phases::call::<()>(r, &chunk, Phase::SessionStore);
+    phases::call(r, &chunk, Phase::SessionStore);
     log_error!(r, Debug, "{name}: handler return value: 0, sess new cb exit code: 0");
     drop(finish(r));
 }

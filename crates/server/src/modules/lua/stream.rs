@@ -11,7 +11,6 @@ use crate::log_error;
 use crate::modules::lua::chunk::Chunk;
 use crate::modules::stream_core::Handler;
 use crate::request::Request;
-use ::lua::machine::nothing;
 use conf::{Node, Problem};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -88,18 +87,18 @@ async fn run_datagrams(
     phase: Phase,
 ) -> End {
     let Some(machine) = machine::of(r) else { return End::Failed };
-    let Ok(function) = machine.function(r, chunk) else { return End::Failed };
+    let Ok(program) = machine.program(r, chunk) else { return End::Failed };
     r.ctx.lua.get_or_insert_default().datagrams = Some(raw::Datagrams { flow: flow.clone(), first: first.take() });
-    let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
+    let end = run::run(r, &machine, program, phase).await;
     *first = r.ctx.lua.as_mut().and_then(|c| c.datagrams.take()).and_then(|d| d.first);
     end
 }
 
 async fn run_on(r: &mut Request, incoming: &mut Incoming, chunk: &Arc<Chunk>, phase: Phase) -> End {
     let Some(machine) = machine::of(r) else { return End::Failed };
-    let Ok(function) = machine.function(r, chunk) else { return End::Failed };
+    let Ok(program) = machine.program(r, chunk) else { return End::Failed };
     raw::lend(r, incoming);
-    let end = run::run(Some(&mut *r), &machine, &function, nothing(), phase).await;
+    let end = run::run(r, &machine, program, phase).await;
     let timeout = *r.conf().lua.socket_send_timeout;
     let flushed = raw::flush(r, timeout).await;
     raw::take_back(r, incoming);

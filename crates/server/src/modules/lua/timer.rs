@@ -1,11 +1,11 @@
 //! `ngx.timer`: programs that run later, without a request. A timer is a task; it waits, then it counts as running.
 
-use super::coroutine::Coroutine;
 use super::current::{self, Phase};
 use super::machine::Machine;
 use super::run;
 use crate::log::error::Level;
 use ::lua::Fault;
+use ::lua::coroutine::Coroutine;
 use ::lua::shelf::{Bundle, Slot};
 use mlua::{Function, MultiValue, Value};
 use runtime::TaskId;
@@ -60,7 +60,7 @@ impl Work {
     fn begin(&self, machine: &Machine, premature: bool) -> mlua::Result<(Coroutine, MultiValue)> {
         let mut values = self.arguments.values()?;
         values.push_front(Value::Boolean(premature));
-        Ok((machine.coroutine(&self.function.value()?)?, values))
+        Ok((machine.coroutine_with(&self.function.value()?)?, values))
     }
 
     /// Where its function is defined.
@@ -167,7 +167,7 @@ async fn live(machine: Rc<Machine>, pending: Pending, delay: Duration, repeated:
             let _running = Running(machine.clone());
             debug("lua ngx.timer expired");
             if let Ok((entry, values)) = work.begin(&machine, premature) {
-                run::run_entry(None, &machine, entry, values, Phase::Timer, work.note.clone()).await;
+                run::run_alone(&machine, entry, values, work.note.clone()).await;
             }
             debug("http lua close fake http connection");
         }

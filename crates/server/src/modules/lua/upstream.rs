@@ -9,7 +9,6 @@ use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;
 use crate::tls::client::own_certificate;
 use crate::upstream::secure::{self, Programs, Refused};
-use ::lua::machine::nothing;
 use rustls::ClientConfig;
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
@@ -91,8 +90,8 @@ async fn ask(r: &mut Request, chunk: &Arc<Chunk>, phase: Phase, peer: Peer) -> R
     );
     r.ctx.lua.get_or_insert_default().upstream = Some(Box::new(peer));
     let end = match machine::of(r) {
-        Some(machine) => match machine.function(r, chunk) {
-            Ok(function) => run::run(Some(&mut *r), &machine, &function, nothing(), phase).await,
+        Some(machine) => match machine.program(r, chunk) {
+            Ok(program) => run::run(r, &machine, program, phase).await,
             Err(_) => End::Failed,
         },
         None => End::Failed,

@@ -1,5 +1,6 @@
 //! `ngx.say`, `ngx.print`, `ngx.header`, `ngx.status`, `ngx.exit`, `ngx.redirect`, `ngx.exec`: what the client gets.
 
+use super::super::chunk::Chunk as Program;
 use super::super::current::{
     ANSWERING, BEFORE_BODY, Phase, WAITING, connection, machine, need, phase, request, request_in,
 };
@@ -105,7 +106,17 @@ fn is_lost(r: &Request) -> bool {
     r.ctx.lua.as_ref().is_some_and(|c| c.failed.is_some())
 }
 
-/// What is no table; filters in Lua are called by the other function.
+/// Whether a quick function may send the head: what the header filter runs is compiled. A body filter is for the other function.
+fn is_ready(r: &Request) -> bool {
+    let conf = &r.conf().lua;
+    conf.body_filter.is_none() && (*conf.header_filter).as_ref().is_none_or(|program| is_compiled(program))
+}
+
+fn is_compiled(program: &Program) -> bool {
+    machine().is_ok_and(|machine| machine.known(program).is_some())
+}
+
+/// What is no table.
 fn say_quick(call: &Call, newline: bool) -> Result<(), Fault> {
     need(ANSWERING)?;
     let mut room = ROOM.take();
@@ -115,8 +126,7 @@ fn say_quick(call: &Call, newline: bool) -> Result<(), Fault> {
         room.push(b'\n');
     }
     let sent = request(|r| {
-        let filters = &r.conf().lua;
-        if !is_plain || filters.header_filter.is_some() || filters.body_filter.is_some() {
+        if !is_plain || !is_ready(r) {
             return Ok(None);
         }
         send(r, &room).map(Some)
@@ -532,6 +542,20 @@ fn headers(
     Ok((table, more.then_some("truncated")))
 }
 
+/// Gives `ngx.ctx` and its number; `nil` where that is the number that the program has already.
+fn give_context(call: &Call, place: &mut Option<Slot>) -> Result<(), Fault> {
+    match place {
+        Some(slot) if call.number(1) == Some(slot.serial() as f64) => {
+            call.give_nil();
+            return Ok(());
+        }
+        Some(slot) => call.give_kept(slot),
+        None => *place = Some(call.give_new_kept(&machine()?.shelf)),
+    }
+    call.give_number(place.as_ref().map_or(0, Slot::serial) as f64);
+    Ok(())
+}
+
 /// `ngx.arg`: of a body filter the piece and whether it is the last, of `set_by_lua` its arguments.
 fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "arg", |lua, number: Option<f64>| {
@@ -579,33 +603,9 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         }
         Ok(())
     })?;
-    add_function(lua, raw, "ctx", |lua, ()| {
-        let broken = |e: mlua::Error| Fault(e.to_string());
-        let machine = machine()?;
-        let table_of = |place: &mut Option<Slot>| match place {
-            Some(slot) => slot.value::<Table>().map_err(broken),
-            None => {
-                let table = lua.create_table().map_err(broken)?;
-                *place = Some(machine.shelf.put(&table).map_err(broken)?);
-                Ok(table)
-            }
-        };
-        match current::alone(|a| table_of(&mut a.table)) {
-            Some(table) => table,
-            None => connection(|r| table_of(&mut r.ctx.lua.get_or_insert_default().table)),
-        }
-    })?;
-    quick::add(lua, raw, "ctx_number", |call| {
-        let serial = |slot: &Option<Slot>| slot.as_ref().map(Slot::serial);
-        let number = match current::alone(|a| serial(&a.table)) {
-            Some(number) => number,
-            None => connection(|r| Ok(r.ctx.lua.as_ref().and_then(|c| serial(&c.table)))).unwrap_or_default(),
-        };
-        match number {
-            Some(number) => call.give_number(number as f64),
-            None => call.give_nil(),
-        }
-        Ok(())
+    quick::add(lua, raw, "ctx", |call| match current::alone(|a| give_context(call, &mut a.table)) {
+        Some(given) => given,
+        None => connection(|r| give_context(call, &mut r.ctx.lua.get_or_insert_default().table)),
     })?;
     quick::add(lua, raw, "request_number", |call| {
         match connection(|_| Ok(current::owner())) {

@@ -32,7 +32,10 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         call.give_number(clock::wall_ms() as f64 / 1000.0);
         Ok(())
     })?;
-    add_function(lua, raw, "time", |_, ()| -> Result<_, Fault> { Ok(clock::wall_ms() / 1000) })?;
+    quick::add(lua, raw, "time", |call| {
+        call.give_number((clock::wall_ms() / 1000) as f64);
+        Ok(())
+    })?;
     add_function(lua, raw, "update_time", |_, ()| -> Result<_, Fault> {
         clock::refresh();
         Ok(())

@@ -1,8 +1,9 @@
 //! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
 
 use super::super::current::{connection, machine, request};
+use super::super::machine::{Machine, Target, Way};
 use crate::config::Subsystem;
-use crate::config::variables::{Builtin, Prefix};
+use crate::config::variables::Builtin;
 use crate::modules;
 use crate::request::{Request, Text};
 use ::lua::Fault;
@@ -97,41 +98,75 @@ fn builtins(subsystem: Subsystem) -> &'static Builtins {
 
 /// A variable's value by its name.
 pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
-    if let Some(id) = machine()?.names.get(name) {
-        return Ok(r.variable(*id));
+    let machine = machine()?;
+    let known = machine.ways.reading.get(name);
+    let way = known.unwrap_or_else(|| {
+        let way = way_of(&machine, subsystem(r), name);
+        machine.ways.reading.keep(name, way);
+        way
+    });
+    Ok(match way {
+        Way::Known(id) => r.variable(id),
+        Way::Builtin(builtin) => (builtin.evaluate)(r),
+        Way::Group(number) => r.capture(number),
+        Way::Prefix(prefix) => {
+            // The rest is small letters, as a name is.
+            let Ok(text) = std::str::from_utf8(&name[prefix.name.len()..]) else { return Ok(None) };
+            match text.bytes().any(|b| b.is_ascii_uppercase()) {
+                true => (prefix.evaluate)(r, &text.to_ascii_lowercase()),
+                false => (prefix.evaluate)(r, text),
+            }
+        }
+        Way::Nowhere => None,
+    })
+}
+
+fn way_of(machine: &Machine, subsystem: Subsystem, name: &[u8]) -> Way {
+    if let Some(id) = machine.names.get(name) {
+        return Way::Known(*id);
     }
-    let Ok(text) = std::str::from_utf8(name) else { return Ok(None) };
+    let Ok(text) = std::str::from_utf8(name) else { return Way::Nowhere };
     if text.bytes().any(|b| b.is_ascii_uppercase()) {
-        return value(r, text.to_ascii_lowercase().as_bytes());
+        return way_of(machine, subsystem, text.to_ascii_lowercase().as_bytes());
     }
-    if let Some(builtin) = builtins(subsystem(r)).get(text) {
-        return Ok((builtin.evaluate)(r));
+    if let Some(builtin) = builtins(subsystem).get(text) {
+        return Way::Builtin(builtin);
     }
     if !text.is_empty() && text.bytes().all(|b| b.is_ascii_digit()) {
-        return Ok(text.parse().ok().and_then(|n: usize| r.capture(n)));
+        return text.parse().map_or(Way::Nowhere, Way::Group);
     }
-    let prefix: Option<&Prefix> = modules::prefixes(subsystem(r)).find(|p| text.starts_with(p.name));
-    Ok(prefix.and_then(|p| (p.evaluate)(r, &text[p.name.len()..])))
+    modules::prefixes(subsystem).find(|p| text.starts_with(p.name)).map_or(Way::Nowhere, Way::Prefix)
 }
 
 /// Gives a variable a value; none makes it not found.
 pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), Fault> {
-    let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
     let text = value.map(|v| r.text(v));
-    if let Some(builtin) = builtins(subsystem(r)).get(&*shown) {
-        let Some(assign) = builtin.assign else {
-            return Err(Fault(format!("variable \"{shown}\" not changeable")));
-        };
-        assign(r, text.unwrap_or(Text::EMPTY));
-        return Ok(());
-    }
-    let is_prefixed = modules::prefixes(subsystem(r)).any(|p| shown.starts_with(p.name));
-    match machine()?.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
-        Some(id) => {
-            let id = *id;
-            r.assign(id, text);
-            Ok(())
+    let machine = machine()?;
+    let known = machine.ways.writing.get(name);
+    let target = match known {
+        Some(target) => target,
+        None => {
+            let target = target_of(&machine, subsystem(r), name)?;
+            machine.ways.writing.keep(name, target);
+            target
         }
+    };
+    match target {
+        Target::Known(id) => r.assign(id, text),
+        Target::Builtin(assign) => assign(r, text.unwrap_or(Text::EMPTY)),
+    }
+    Ok(())
+}
+
+fn target_of(machine: &Machine, subsystem: Subsystem, name: &[u8]) -> Result<Target, Fault> {
+    let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
+    if let Some(builtin) = builtins(subsystem).get(&*shown) {
+        let not_changeable = || Fault(format!("variable \"{shown}\" not changeable"));
+        return builtin.assign.map(Target::Builtin).ok_or_else(not_changeable);
+    }
+    let is_prefixed = modules::prefixes(subsystem).any(|p| shown.starts_with(p.name));
+    match machine.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
+        Some(id) => Ok(Target::Known(*id)),
         None => Err(Fault(format!(
             "variable \"{shown}\" not found for writing; maybe it is a built-in variable that is not changeable or you forgot to use \
              \"set ${shown} '';\" in the config file to define it first"
