@@ -119,11 +119,13 @@ pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), 
     let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
     let text = value.map(|v| r.text(v));
     if let Some(builtin) = builtins(subsystem(r)).get(&*shown) {
-        let Some(assign) = builtin.assign else {
+        if let Some(assign) = builtin.assign {
+            assign(r, text.unwrap_or(Text::EMPTY));
+            return Ok(());
+        }
+        if !modules::variables::is_changeable(&shown) {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));
-        };
-        assign(r, text.unwrap_or(Text::EMPTY));
-        return Ok(());
+        }
     }
     let is_prefixed = modules::prefixes(subsystem(r)).any(|p| shown.starts_with(p.name));
     match machine()?.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
