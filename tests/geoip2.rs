@@ -180,6 +180,11 @@ fn a_database_that_changes_is_read_again() {
     assert!(crate::harness::wait(|| server.get("/").text() == "NW"));
     let (status, said) = Site::http("geoip2 @DIR@/none.mmdb { $a b; }").check();
     assert!(!status.success() && said.contains("none.mmdb") && said.contains("No such file"), "{said}");
+    // A word that no database has: the module says nothing, and gives nothing.
+    let odd = "geoip2 @DIR@/geo.mmdb { $a metadata last_reload; $code country iso_code; } server { listen 127.0.0.1:@PORT@; return 200 '[$a] $code'; }";
+    let (status, said) = Site::http(odd).file("geo.mmdb", whole()).check();
+    assert!(status.success() && said.contains("unknown metadata \"last_reload\""), "{said}");
+    assert_eq!(Site::http(odd).file("geo.mmdb", whole()).start().get("/").text(), "[] LO");
     let (status, said) = Site::http("geoip2 @DIR@/bad.mmdb { $a b; }").file("bad.mmdb", "x").check();
     assert!(!status.success() && said.contains("cannot be used"), "{said}");
 }

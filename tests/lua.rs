@@ -548,7 +548,7 @@ fn functions_run_in_threads_of_a_pool() {
 fn init_by_lua_that_fails_changes_nothing() {
     let config = |program: &str| {
         format!(
-            "lua_shared_dict d 1m; init_by_lua_block {{ {program} }}
+            "init_by_lua_block {{ {program} }}
              server {{ listen 127.0.0.1:@PORT@; location = /t {{ content_by_lua_block {{ ngx.say(began) }} }} }}"
         )
     };

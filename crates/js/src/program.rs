@@ -153,10 +153,11 @@ pub(crate) fn compile_module<'js>(ctx: &Ctx<'js>, name: &str) -> Result<Module<'
 }
 
 impl Work<'_> {
-    /// Looks for a module beside the one that wants it, then along `js_path`.
+    /// Looks for a module beside the one that wants it, then beside the configuration, then along `js_path`.
     fn find(&self, base: &str, name: &str) -> Option<String> {
-        let beside = if base == MAIN { Some(self.sources.base) } else { Path::new(base).parent() };
-        let places = beside.into_iter().chain(self.sources.paths.iter().map(PathBuf::as_path));
+        let beside = if base == MAIN { None } else { Path::new(base).parent() };
+        let places =
+            beside.into_iter().chain([self.sources.base]).chain(self.sources.paths.iter().map(PathBuf::as_path));
         let found = match name.starts_with('/') {
             true => Some(PathBuf::from(name)),
             false => places.map(|p| tidy(&p.join(name))).find(|path| self.is_there(path)),

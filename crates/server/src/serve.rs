@@ -67,7 +67,7 @@ pub fn try_out(which: &Which, snapshot: &Arc<Snapshot>) -> bool {
     let way = way(snapshot, true);
     let opens = master::try_out(&needs(snapshot, Arc::default(), way.as_ref().unwrap_or(&Checked::default()))).is_ok();
     let begins = opens
-        && crate::modules::lua::try_out(snapshot)
+        && crate::modules::lua::try_out(snapshot, true)
             .map_err(|text| process_line(Level::Emerg, format_args!("{text}")))
             .is_ok();
     begins && way.is_some()
@@ -206,12 +206,13 @@ fn prepared(
     crate::acme::load(&snapshot);
     crate::modules::keyval::load(&snapshot);
     crate::modules::js::state::load(&snapshot);
+    crate::modules::vts::dump::load(&snapshot);
     crate::upstream::live::follow(&snapshot.groups);
     if let Some(stream) = &snapshot.stream {
         crate::upstream::live::follow(&stream.groups);
     }
     let snapshot = Arc::new(snapshot);
-    crate::modules::lua::try_out(&snapshot)?;
+    crate::modules::lua::try_out(&snapshot, false)?;
     Ok((snapshot, log))
 }
 
@@ -399,6 +400,7 @@ fn work(start: WorkerStart) -> i32 {
                 {
                     workers.stop();
                     crate::modules::js::state::flush();
+                    crate::modules::vts::dump::flush();
                     return 0;
                 }
                 crate::acme::stop();
@@ -406,11 +408,13 @@ fn work(start: WorkerStart) -> i32 {
                 workers.drain(timeout, |time: Duration| matches!(link.wait(Some(time)), Some(Order::Terminate)));
                 crate::otel::flush();
                 crate::modules::js::state::flush();
+                crate::modules::vts::dump::flush();
                 return 0;
             }
             Some(Order::Terminate) => {
                 workers.stop();
                 crate::modules::js::state::flush();
+                crate::modules::vts::dump::flush();
                 return 0;
             }
         }

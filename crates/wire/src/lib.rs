@@ -7,6 +7,7 @@
 pub mod date;
 pub mod encoding;
 pub mod fastcgi;
+pub mod geoip;
 pub mod http1;
 pub mod http2;
 pub mod http3;

@@ -71,14 +71,38 @@ const REFUSED: &[(&str, &str)] = &[
         "ngx_http_xslt_filter_module",
         "no XSLT is built in: libxml2 and libxslt would parse what upstreams send inside the server; transform it in the application",
     ),
-    ("ngx_http_geoip_module", "MaxMind's databases of this format ended in 2022; geoip2 reads those that followed"),
-    ("ngx_stream_geoip_module", "MaxMind's databases of this format ended in 2022; geoip2 reads those that followed"),
 ];
 
-/// Why a directive of nginx's is not built in, where that is meant to stay so.
+/// Single directives that are not built in on purpose, though their module is, and why.
+const REFUSED_ONES: &[(&str, &str)] = &[
+    ("ssl_ech_file", "the TLS library has no Encrypted Client Hello for servers"),
+    (
+        "vhost_traffic_status_average_method",
+        "requestMsec is the mean of all requests; that of any time is what requestMsecCounter has grown by, divided by what requestCounter has",
+    ),
+    (
+        "vhost_traffic_status_measure_status_codes",
+        "\"vhost_traffic_status_filter_by_set_key $status codes::*\" counts by status",
+    ),
+    ("echo_abort_parent", "the module itself answers 500 to it"),
+    (
+        "lua_upstream_skip_openssl_default_verify",
+        "whether a peer's certificate is verified beside proxy_ssl_verify_by_lua* is what \"proxy_ssl_verify\" says",
+    ),
+    (
+        "js_load_http_native_module",
+        "a library in C would run in the server with all its rights, and could bring all connections down",
+    ),
+    (
+        "js_load_stream_native_module",
+        "a library in C would run in the server with all its rights, and could bring all connections down",
+    ),
+];
+
+/// Why a directive is not built in, where that is meant to stay so.
 pub fn refusal(name: &str) -> Option<&'static str> {
-    if name == "ssl_ech_file" {
-        return Some("the TLS library has no Encrypted Client Hello for servers");
+    if let Some((_, reason)) = REFUSED_ONES.iter().find(|(refused, _)| *refused == name) {
+        return Some(reason);
     }
     let modules = lookup(name.as_bytes()).iter().map(|known| known.module);
     let mut reasons = modules.filter_map(|module| REFUSED.iter().find(|(refused, _)| *refused == module));
@@ -87,6 +111,9 @@ pub fn refusal(name: &str) -> Option<&'static str> {
 
 /// A sentence about a directive that is unknown in `current`; none if nothing is near.
 pub(super) fn help(name: &str, current: Contexts, accepts: Accepts<'_>) -> Option<String> {
+    if let Some((_, reason)) = REFUSED_ONES.iter().find(|(refused, _)| *refused == name) {
+        return Some(format!("\"{name}\" is not built in on purpose: {reason}"));
+    }
     if let Some(other) = lookup(name.as_bytes()).iter().find(|known| !known.nginx)
         && let Some((_, product, instead)) = INSTEAD.iter().find(|(module, ..)| *module == other.module)
     {

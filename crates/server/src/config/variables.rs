@@ -71,7 +71,7 @@ impl Variables {
         let mut v = Variables { subsystem, ..Variables::default() };
         for b in crate::modules::builtins(subsystem) {
             let evaluate: Evaluate = Arc::new(b.evaluate);
-            let changeable = b.assign.is_some();
+            let changeable = b.assign.is_some() || crate::modules::variables::is_changeable(b.name);
             v.defined.insert(
                 b.name.into(),
                 Definition { evaluate: Some(evaluate), volatile: b.volatile, changeable, assign: b.assign },
@@ -130,6 +130,11 @@ impl Variables {
             d.evaluate = None;
         }
         Ok(id)
+    }
+
+    /// The index of a variable that is used somewhere.
+    pub fn known(&self, name: &str) -> Option<VariableId> {
+        self.indexes.get(name).copied()
     }
 
     /// What `set` does in place of storing.

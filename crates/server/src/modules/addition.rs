@@ -91,5 +91,5 @@ fn add(r: &mut Request, uri: &[u8], rest: &mut Rest<'_>) -> io::Result<()> {
     if !subrequest::is_allowed(r, uri) {
         return Err(io::Error::other("the subrequest was refused"));
     }
-    rest.include(r, Include { uri: uri.into(), args: [].into(), set: None, stub: None })
+    rest.include(r, Include { uri: uri.into(), args: [].into(), set: None, stub: None, own: None })
 }

@@ -7,9 +7,10 @@ use crate::config::complex::Complex;
 use crate::config::variables::Builtin;
 use crate::config::{Directive, http};
 use crate::log_error;
+use crate::request::body::{BodyFile, Stored};
 use crate::request::chunk::{Chunk, PIECE};
 use crate::request::filter::{BodyFilter, Rest};
-use crate::request::include::{self, Include};
+use crate::request::include::{self, Include, Own};
 use crate::request::phases::{Verdict, Waiting};
 use crate::request::respond::Filtered;
 use crate::request::{Request, Text, body, finish, flow, head, subrequest};
@@ -18,6 +19,8 @@ use commands::{Command, Kind};
 use conf::value;
 use runtime::clock;
 use std::io;
+use std::os::unix::ffi::OsStrExt;
+use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -26,6 +29,8 @@ pub const DIRECTIVES: &[Directive] = &[
     http("echo", |s, n| commands::add(s, n, Kind::Echo)),
     http("echo_duplicate", |s, n| commands::add(s, n, Kind::Duplicate)),
     http("echo_sleep", |s, n| commands::add(s, n, Kind::Sleep)),
+    // The thread has other connections: nobody but the client waits.
+    http("echo_blocking_sleep", |s, n| commands::add(s, n, Kind::Sleep)),
     http("echo_flush", |s, n| commands::add(s, n, Kind::Flush)),
     http("echo_reset_timer", |s, n| commands::add(s, n, Kind::ResetTimer)),
     http("echo_read_request_body", |s, n| commands::add(s, n, Kind::ReadBody)),
@@ -190,9 +195,10 @@ async fn step(r: &mut Request, command: &Command) -> Result<(), Verdict> {
         }
         Command::ReadBody => body::read_all(r).await.map(drop).map_err(Verdict::from),
         Command::Body => request_body_out(r).await,
-        Command::Include { uri, args } => {
+        Command::Include { uri, args, own } => {
             let (uri, args) = (uri.eval(r), args.as_ref().map(|a| a.eval(r)));
-            include_answer(r, uri, args).await
+            let own = own.as_ref().map(|own| asked_with(r, own)).transpose()?;
+            include_answer(r, uri, args, own).await
         }
         Command::ForEach { delimiter, text, commands } => each(r, delimiter, text, commands).await,
         Command::Exec { uri, args } => {
@@ -266,7 +272,32 @@ async fn request_body_out(r: &mut Request) -> Result<(), Verdict> {
     }
 }
 
-async fn include_answer(r: &mut Request, uri: Text, args: Option<Text>) -> Result<(), Verdict> {
+/// The method and the body of a subrequest.
+fn asked_with(r: &mut Request, own: &commands::Own) -> Result<Box<Own>, Verdict> {
+    let body = match &own.body {
+        None => None,
+        Some(commands::Body::Text(text)) => {
+            let text = text.eval(r);
+            let memory = r.get(text).to_vec();
+            let len = memory.len() as u64;
+            Some(Stored { memory, file: None, len })
+        }
+        Some(commands::Body::File(name)) => {
+            let name = name.eval(r);
+            let path = r.snapshot.prefix.join(std::ffi::OsStr::from_bytes(r.get(name)));
+            let opened = std::fs::File::open(&path).and_then(|file| Ok((file.metadata()?.len(), file)));
+            let (len, file) = opened.map_err(|e| {
+                log_error!(r, Error, "open() \"{}\" failed ({})", path.display(), crate::log::os_error(&e));
+                Verdict::Status(500)
+            })?;
+            let file = BodyFile { fd: Rc::new(file.into()), path, remove: false };
+            Some(Stored { memory: Vec::new(), file: Some(file), len })
+        }
+    };
+    Ok(Box::new(Own { method: own.method.clone(), body }))
+}
+
+async fn include_answer(r: &mut Request, uri: Text, args: Option<Text>, sent: Option<Box<Own>>) -> Result<(), Verdict> {
     begin(r)?;
     let (uri, own) = finish::split_args(r, uri);
     if r.get(uri).first() != Some(&b'/') || !subrequest::is_allowed(r, uri) {
@@ -274,7 +305,7 @@ async fn include_answer(r: &mut Request, uri: Text, args: Option<Text>) -> Resul
         return Err(Verdict::Broken);
     }
     let (uri, args) = (r.get(uri).into(), r.get(args.unwrap_or(own)).into());
-    include::add(r, Include { uri, args, set: None, stub: None });
+    include::add(r, Include { uri, args, set: None, stub: None, own: sent });
     include::drive(r).await
 }
 

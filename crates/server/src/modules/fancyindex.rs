@@ -218,7 +218,7 @@ fn send_part(r: &mut Request, part: &Part) -> Result<(), Verdict> {
             if !subrequest::is_allowed(r, &uri[..]) {
                 return Err(Verdict::Broken);
             }
-            include::add(r, Include { uri: uri[..].into(), args: [].into(), set: None, stub: None });
+            include::add(r, Include { uri: uri[..].into(), args: [].into(), set: None, stub: None, own: None });
             Ok(())
         }
     }

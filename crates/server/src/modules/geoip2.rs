@@ -66,10 +66,16 @@ enum Step {
 
 /// What a variable is made of.
 enum Field {
-    Record { source: Option<VariableId>, steps: Vec<Step>, default: Option<Box<[u8]>> },
+    Record {
+        source: Option<VariableId>,
+        steps: Vec<Step>,
+        default: Option<Box<[u8]>>,
+    },
     BuildEpoch,
     LastCheck,
     LastChange,
+    /// Metadata that no database has.
+    Nothing,
 }
 
 fn geoip2(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -119,7 +125,15 @@ fn variable(scope: &mut Scope<'_, '_>, row: &Node, database: &Arc<Database>) -> 
             b"build_epoch" => Field::BuildEpoch,
             b"last_check" => Field::LastCheck,
             b"last_change" => Field::LastChange,
-            _ => return Err(row.problem(format!("unknown metadata \"{}\"", field.as_str()))),
+            _ => {
+                let text = format!(
+                    "unknown metadata \"{}\": \"${}\" will have no value",
+                    field.as_str(),
+                    String::from_utf8_lossy(&name)
+                );
+                scope.build.problems.push(row.warning(text));
+                Field::Nothing
+            }
         },
         words => record(scope, row, words)?,
     };
@@ -160,6 +174,7 @@ fn look_up(r: &mut Request, database: &Arc<Database>, field: &Field, trusts: boo
     let newer = database.newer();
     let records = newer.as_ref().unwrap_or(&database.records);
     match field {
+        Field::Nothing => None,
         Field::BuildEpoch => Some(text!(r, "{}", records.metadata().build_epoch)),
         Field::LastCheck => Some(text!(r, "{}", database.checked.load(Ordering::Relaxed))),
         Field::LastChange => Some(text!(r, "{}", database.changed.load(Ordering::Relaxed))),

@@ -76,7 +76,9 @@ pub struct State {
 }
 
 fn gzip_proxied(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let mut proxied = Proxied::NONE;
+    // Lines of one level add to each other (`ngx_conf_set_bitmask_slot`).
+    let setting = &scope.level.conf.gzip_rules.gzip_proxied;
+    let mut proxied = if setting.is_set() { **setting } else { Proxied::NONE };
     for word in &node.args {
         let bit = match &*word.as_str().to_ascii_lowercase() {
             "off" => &mut proxied.off,
@@ -94,7 +96,8 @@ fn gzip_proxied(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             scope.build.problems.push(node.warning(format!("duplicate value \"{}\"", word.as_str())));
         }
     }
-    setters::value(&mut scope.level.conf.gzip_rules.gzip_proxied, node, proxied)
+    scope.level.conf.gzip_rules.gzip_proxied.force(proxied);
+    Ok(())
 }
 
 fn gzip_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

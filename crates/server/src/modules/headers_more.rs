@@ -84,7 +84,7 @@ struct Command {
 struct Header {
     name: Box<[u8]>,
     known: K,
-    /// The name ended in `*`: all names that begin so are removed.
+    /// The name ended in `*` and there is no value: all names that begin so are removed.
     wildcard: bool,
     value: Complex,
 }
@@ -135,17 +135,14 @@ fn header(scope: &mut Scope<'_, '_>, node: &Node, text: &[u8], action: Action) -
         None => (text, &b""[..]),
     };
     let name = name.trim_ascii();
-    let (name, wildcard) = match name.strip_suffix(b"*") {
+    let value = if action == Action::Set { value } else { b"" };
+    // Where something is set, the `*` is a letter of the name, as in the module.
+    let (name, wildcard) = match name.strip_suffix(b"*").filter(|_| value.is_empty()) {
         Some(start) => (start, true),
         None => (name, false),
     };
     if name.is_empty() && !wildcard || name.iter().any(|b| *b <= b' ' || *b == 0x7f) {
         return Err(node.problem(format!("invalid header name \"{}\"", String::from_utf8_lossy(text))));
-    }
-    let value = if action == Action::Set { value } else { b"" };
-    if wildcard && !value.is_empty() {
-        let text = format!("a name with \"*\" can only be removed: \"{}\"", String::from_utf8_lossy(text));
-        return Err(node.problem(text));
     }
     let value = Complex::compile_field(scope.build, node, value)?;
     let known = if wildcard { K::Other } else { K::find(name) };

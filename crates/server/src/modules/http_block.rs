@@ -202,6 +202,7 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         timeout.inherit(&http.conf.core.resolver_timeout);
         let resolver = (*resolver).clone().map(|r| (r, *timeout));
         let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
+        super::lua::check_server(build, level, tls.is_some());
         if *conf.ssl.verify_client == crate::tls::settings::VerifyClient::On {
             super::api::guarded_by_certificates(build, level);
         }

@@ -26,6 +26,8 @@ const BUILT_IN: &[&str] = &[
     "ngx_stream_js_module",
     "ngx_http_headers_more_filter_module",
     "ngx_http_set_misc_module",
+    "ngx_http_geoip_module",
+    "ngx_stream_geoip_module",
     "ngx_http_geoip2_module",
     "ngx_stream_geoip2_module",
     "ngx_http_dav_ext_module",

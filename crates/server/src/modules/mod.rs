@@ -28,6 +28,7 @@ pub mod fancyindex;
 pub mod fastcgi;
 pub mod flv;
 pub mod geo;
+pub mod geoip;
 pub mod geoip2;
 pub mod grpc;
 pub mod guard;
@@ -150,6 +151,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     limit_req::DIRECTIVES,
     map::DIRECTIVES,
     geo::DIRECTIVES,
+    geoip::DIRECTIVES,
     geoip2::DIRECTIVES,
     split_clients::DIRECTIVES,
     realip::DIRECTIVES,
@@ -228,6 +230,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     echo::DIRECTIVES,
     stub_status::DIRECTIVES,
     status_zone::DIRECTIVES,
+    cache_purge::DIRECTIVES,
     vts::DIRECTIVES,
     api::DIRECTIVES,
     prometheus::DIRECTIVES,
@@ -257,6 +260,7 @@ const VARIABLES: &[&[Builtin]] = &[
     fastcgi::VARIABLES,
     upstream_variables::VARIABLES,
     realip::VARIABLES,
+    geoip::VARIABLES,
     referer::VARIABLES,
     browser::VARIABLES,
     userid::VARIABLES,
@@ -282,7 +286,7 @@ const VARIABLES: &[&[Builtin]] = &[
 
 /// The variables of all modules in `stream`, beside those of `http` that mean the same there.
 const STREAM_VARIABLES: &[&[Builtin]] =
-    &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, limit_conn::VARIABLES];
+    &[stream_variables::VARIABLES, stream_mqtt::VARIABLES, realip::VARIABLES, geoip::VARIABLES, limit_conn::VARIABLES];
 
 /// Rules for variables with a prefix.
 const PREFIXES: &[&[Prefix]] =
@@ -390,6 +394,8 @@ location_confs! {
     addition shared,
     /// `sub_filter`.
     sub shared,
+    /// `set_base32_alphabet`.
+    set_misc shared,
     /// `echo`.
     echo shared,
     /// `proxy_cache_purge` in a location of its own.
@@ -497,6 +503,8 @@ pub struct MainConf {
     pub tunnel: tunnel::Main,
     /// `dav_ext_lock_zone`.
     pub dav_locks: Vec<std::sync::Arc<dav::locks::Zone>>,
+    /// `geoip_country` and its like.
+    pub geoip: geoip::Main,
     /// `geoip2_proxy`.
     pub geoip2: geoip2::Main,
     /// `upstream_list`.
@@ -758,6 +766,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &Loc
     log::finish_level(build, level);
     secure_link::finish_level(build, level);
     charset::finish_level(build, level);
+    auth_jwt::finish_level(build, level);
     auth_oidc::finish_level(build, level);
 }
 

@@ -42,6 +42,7 @@ static PHASES: [&[Listed<Handler>]; Phase::COUNT] = [
         (|c| c.otel.is_of_use(), Handler::Now(otel::handler)),
         (|c| !c.realip.from.is_empty(), Handler::Now(realip::handler)),
         (|c| *c.sysguard.sysguard, Handler::Now(sysguard::handler)),
+        (|c| c.vts.limits(), Handler::Now(vts::limit::handler)),
         (|c| !c.limit_req.limits.is_empty(), Handler::Now(limit_req::handler)),
         (|c| !c.limit_req.limits.is_empty(), limit_req::DELAY),
         (|c| !c.limit_conn.limits.is_empty(), Handler::Now(limit_conn::handler)),

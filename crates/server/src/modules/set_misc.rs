@@ -4,9 +4,9 @@
 use super::rewrite::{self, Make};
 use super::ssi_date;
 use crate::config::complex::Complex;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Directive, Scope, http, setters};
 use crate::request::{Request, Text};
-use crate::{log_error, text};
+use crate::{inherited, log_error, merged_values, text};
 use conf::{Node, Problem, Word, value};
 use hmac::{Hmac, KeyInit, Mac};
 use md5::{Digest, Md5};
@@ -25,8 +25,16 @@ pub const DIRECTIVES: &[Directive] = &[
     http("set_quote_json_str", |s, n| on_value(s, n, |r, v| quoted(r, v, quote_json))),
     http("set_unescape_uri", |s, n| on_value(s, n, |r, v| changed(r, v, unescape))),
     http("set_escape_uri", |s, n| on_value(s, n, |r, v| changed(r, v, escape_component))),
-    http("set_encode_base32", |s, n| on_value(s, n, |r, v| changed(r, v, encode_base32))),
-    http("set_decode_base32", |s, n| on_value(s, n, |r, v| decoded(r, v, decode_base32))),
+    http("set_encode_base32", |s, n| on_value(s, n, to_base32)),
+    http("set_decode_base32", |s, n| on_value(s, n, from_base32)),
+    http("set_base32_alphabet", base32_alphabet),
+    http("set_base32_padding", |s, n| setters::flag(&mut s.level.conf.set_misc.base32_padding, n)),
+    http("set_misc_base32_padding", |s, n| {
+        let text =
+            "the \"set_misc_base32_padding\" directive is deprecated, use the \"set_base32_padding\" directive instead";
+        s.build.problems.push(n.warning(text.to_owned()));
+        setters::flag(&mut s.level.conf.set_misc.base32_padding, n)
+    }),
     http("set_encode_base64", |s, n| {
         on_value(s, n, |r, v| changed(r, v, |v, o| encoding::base64_encode(v, Alphabet::Standard, o)))
     }),
@@ -56,6 +64,18 @@ const ALPHANUMERIC: &[u8; 62] = b"abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRST
 const LOWER: &[u8; 26] = b"abcdefghijklmnopqrstuvwxyz";
 /// The module's alphabet of base32: RFC 4648's with hexadecimal digits first, in lower case.
 const BASE32: &[u8; 32] = b"0123456789abcdefghijklmnopqrstuv";
+merged_values! {
+    /// The module's values on one level.
+    pub struct Conf {
+        /// `set_base32_alphabet`
+        base32_alphabet: [u8; 32] = *BASE32,
+        /// Whether texts in base32 are filled up with `=`.
+        base32_padding: bool = true,
+    }
+}
+
+inherited!(Conf, |_| true);
+
 /// Random texts have 1 to 64 letters.
 const MAX_RANDOM: u64 = 64;
 
@@ -67,8 +87,8 @@ pub(super) fn function(name: &str) -> Option<Make> {
         "set_quote_json_str" => |r, v| quoted(r, v, quote_json),
         "set_unescape_uri" => |r, v| changed(r, v, unescape),
         "set_escape_uri" => |r, v| changed(r, v, escape_component),
-        "set_encode_base32" => |r, v| changed(r, v, encode_base32),
-        "set_decode_base32" => |r, v| decoded(r, v, decode_base32),
+        "set_encode_base32" => to_base32,
+        "set_decode_base32" => from_base32,
         "set_encode_base64" => |r, v| changed(r, v, |v, o| encoding::base64_encode(v, Alphabet::Standard, o)),
         "set_decode_base64" => |r, v| decoded(r, v, |v| decode_base64(v, Alphabet::Standard)),
         "set_encode_hex" => |r, v| changed(r, v, encoding::hex_encode),
@@ -255,20 +275,51 @@ fn unescape(value: &[u8], out: &mut Vec<u8>) {
     escape::unescape(&spaced, Unescape::Plain, out);
 }
 
-fn encode_base32(value: &[u8], out: &mut Vec<u8>) {
+fn base32_alphabet(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    let text = &node.args[0].text;
+    let alphabet: [u8; 32] = text.as_slice().try_into().map_err(|_| {
+        let text = format!(
+            "\"set_base32_alphabet\" takes an alphabet of 32 bytes but \"{}\" has {}",
+            node.args[0].as_str(),
+            text.len()
+        );
+        node.problem(text)
+    })?;
+    setters::value(&mut scope.level.conf.set_misc.base32_alphabet, node, alphabet)
+}
+
+fn to_base32(r: &mut Request, args: &[Text]) -> Option<Text> {
+    let (conf, mut out) = (&r.conf().set_misc, Vec::new());
+    encode_base32(r.get(*args.first()?), &conf.base32_alphabet, *conf.base32_padding, &mut out);
+    Some(r.text(&out))
+}
+
+fn from_base32(r: &mut Request, args: &[Text]) -> Option<Text> {
+    match decode_base32(r.get(*args.first()?), &r.conf().set_misc.base32_alphabet) {
+        Some(out) => Some(r.text(&out)),
+        None => failed(r, "a value cannot be decoded"),
+    }
+}
+
+fn encode_base32(value: &[u8], alphabet: &[u8; 32], padding: bool, out: &mut Vec<u8>) {
     for group in value.chunks(5) {
         let mut five = [0; 8];
         five[3..3 + group.len()].copy_from_slice(group);
         let bits = u64::from_be_bytes(five);
         let letters = (group.len() * 8).div_ceil(5);
-        out.extend((0..8).map(|n| match n < letters {
-            true => BASE32[(bits >> (35 - 5 * n)) as usize & 31],
-            false => b'=',
-        }));
+        out.extend((0..letters).map(|n| alphabet[(bits >> (35 - 5 * n)) as usize & 31]));
+        if padding {
+            out.extend((letters..8).map(|_| b'='));
+        }
     }
 }
 
-fn decode_base32(value: &[u8]) -> Option<Vec<u8>> {
+fn decode_base32(value: &[u8], alphabet: &[u8; 32]) -> Option<Vec<u8>> {
+    // The module's own alphabet is read in both cases.
+    let digit = |letter: u8| {
+        let own = alphabet.iter().position(|b| *b == letter);
+        own.or_else(|| alphabet.iter().position(|b| alphabet == BASE32 && *b == letter.to_ascii_lowercase()))
+    };
     let end = value.iter().position(|b| *b == b'=').unwrap_or(value.len());
     if value[end..].iter().any(|b| *b != b'=') || matches!(end % 8, 1 | 3 | 6) {
         return None;
@@ -277,8 +328,7 @@ fn decode_base32(value: &[u8]) -> Option<Vec<u8>> {
     for group in value[..end].chunks(8) {
         let mut bits = 0u64;
         for (n, letter) in group.iter().enumerate() {
-            let digit = BASE32.iter().position(|b| *b == letter.to_ascii_lowercase())?;
-            bits |= (digit as u64) << (35 - 5 * n);
+            bits |= (digit(*letter)? as u64) << (35 - 5 * n);
         }
         out.extend_from_slice(&bits.to_be_bytes()[3..3 + group.len() * 5 / 8]);
     }
@@ -418,11 +468,11 @@ mod tests {
             ("abcd", "c5h66p0="),
             ("abcde", "c5h66p35"),
         ] {
-            assert_eq!(made(encode_base32, plain.as_bytes()), encoded);
-            assert_eq!(decode_base32(encoded.as_bytes()).as_deref(), Some(plain.as_bytes()));
+            assert_eq!(made(|value, out| encode_base32(value, BASE32, true, out), plain.as_bytes()), encoded);
+            assert_eq!(decode_base32(encoded.as_bytes(), BASE32).as_deref(), Some(plain.as_bytes()));
         }
         for bad in ["c", "c4=x", "zz", "c5h"] {
-            assert_eq!(decode_base32(bad.as_bytes()), None, "{bad}");
+            assert_eq!(decode_base32(bad.as_bytes(), BASE32), None, "{bad}");
         }
     }
 

@@ -207,7 +207,7 @@ fn include_command(r: &mut Request, _state: &mut State, call: &Call) -> Result<O
     if !subrequest::is_allowed(r, &uri[..]) {
         return Err(Failed);
     }
-    Ok(Outcome::Include { include: Include { uri, args, set, stub }, wait })
+    Ok(Outcome::Include { include: Include { uri, args, set, stub, own: None }, wait })
 }
 
 /// A path and its arguments.

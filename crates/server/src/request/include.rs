@@ -8,11 +8,13 @@
 //! drive ──begin──> task of the child ──hold──> Aside ──next──> drive ──> the client
 //! ```
 
+use super::body::Stored;
 use super::filter::{BodyFilter, Rest};
+use super::headers::{HeaderLine, KnownHeader as K};
 use super::lineage::Place;
 use super::phases::{self, From, Verdict};
 use super::subrequest::{self, Mode, Options, SubSession};
-use super::{Request, Text, Values, end, flow};
+use super::{Method, Request, Text, Values, end, flow};
 use crate::connection::Downstream;
 use crate::log_error;
 use crate::request::chunk::{Chunk, PIECE};
@@ -46,6 +48,29 @@ pub struct Include {
     pub set: Option<Box<[u8]>>,
     /// What is sent if it fails or has no body.
     pub stub: Option<Rc<Vec<u8>>>,
+    /// What it asks with, if not by GET and with its parent's body.
+    pub own: Option<Box<Own>>,
+}
+
+/// What a subrequest asks with.
+pub struct Own {
+    /// The method's name.
+    pub method: Box<[u8]>,
+    /// A body in place of its parent's.
+    pub body: Option<Stored>,
+}
+
+impl Own {
+    fn give(self, child: &mut Request) {
+        (child.head.method, child.head.method_name) = (Method::of(&self.method), child.text(&self.method));
+        let Some(body) = self.body else { return };
+        let (arena, lines) = (&mut child.arena, &mut child.head.headers.head.headers);
+        lines.retain(|line| !matches!(line.known, K::ContentLength | K::TransferEncoding));
+        let (name, value) = (arena.push(b"Content-Length"), arena.push(body.len.to_string().as_bytes()));
+        lines.push(HeaderLine { name, value, known: K::ContentLength });
+        (child.head.headers.content_length, child.head.headers.chunked) = (Some(body.len), false);
+        child.body.stored = Some(Rc::new(body));
+    }
 }
 
 /// The text that stands in for a subrequest without an answer.
@@ -350,6 +375,9 @@ pub(super) fn begin(r: &mut Request, include: Include) -> Child {
     let options = Options { mode: Mode::Capture, with_body: true, get: true };
     let (uri, args) = (child.text(&include.uri), child.text(&include.args));
     subrequest::prepare(&mut child, r, uri, args, &options);
+    if let Some(own) = include.own {
+        own.give(&mut child);
+    }
     child.flow.aside = Some(aside.clone());
     (child.answer.limit_rate, child.answer.limit_rate_after) = (Some(0), Some(0));
     child.answer.in_memory = has_filters_behind(r);

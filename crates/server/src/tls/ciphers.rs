@@ -33,7 +33,7 @@ const GROUPS: [(&[&str], &dyn SupportedKxGroup); 5] = [
 ];
 
 /// Groups that OpenSSL knows and that are not here, with their numbers.
-const OTHER_GROUPS: [(&str, u16); 14] = [
+const OTHER_GROUPS: [(&str, u16); 47] = [
     ("secp521r1", 0x0019),
     ("P-521", 0x0019),
     ("X448", 0x001e),
@@ -48,6 +48,40 @@ const OTHER_GROUPS: [(&str, u16); 14] = [
     ("ffdhe6144", 0x0103),
     ("ffdhe8192", 0x0104),
     ("SecP384r1MLKEM1024", 0x11ed),
+    // Those that OpenSSL still reads and hardly anybody offers (RFC 8422 section 5.1.1).
+    ("sect163k1", 0x0001),
+    ("K-163", 0x0001),
+    ("sect163r1", 0x0002),
+    ("sect163r2", 0x0003),
+    ("B-163", 0x0003),
+    ("sect193r1", 0x0004),
+    ("sect193r2", 0x0005),
+    ("sect233k1", 0x0006),
+    ("K-233", 0x0006),
+    ("sect233r1", 0x0007),
+    ("B-233", 0x0007),
+    ("sect239k1", 0x0008),
+    ("sect283k1", 0x0009),
+    ("K-283", 0x0009),
+    ("sect283r1", 0x000a),
+    ("B-283", 0x000a),
+    ("sect409k1", 0x000b),
+    ("K-409", 0x000b),
+    ("sect409r1", 0x000c),
+    ("B-409", 0x000c),
+    ("sect571k1", 0x000d),
+    ("K-571", 0x000d),
+    ("sect571r1", 0x000e),
+    ("B-571", 0x000e),
+    ("secp160k1", 0x000f),
+    ("secp160r1", 0x0010),
+    ("secp160r2", 0x0011),
+    ("secp192k1", 0x0012),
+    ("prime192v1", 0x0013),
+    ("P-192", 0x0013),
+    ("secp224k1", 0x0014),
+    ("secp224r1", 0x0015),
+    ("P-224", 0x0015),
 ];
 
 /// Words of cipher lists that stand for kinds of ciphers none of which is here.
@@ -328,9 +362,12 @@ mod tests {
 
     #[test]
     fn groups_by_name() {
-        let list = groups("X25519:prime256v1:P-521:what");
+        let list = groups("X25519:prime256v1:P-521:sect571r1:what");
         assert_eq!(list.groups.iter().map(|g| group_name(g.name())).collect::<Vec<_>>(), ["X25519", "prime256v1"]);
-        assert_eq!((list.absent, list.unknown), (vec!["P-521".to_owned()], vec!["what".to_owned()]));
+        assert_eq!(
+            (list.absent, list.unknown),
+            (vec!["P-521".to_owned(), "sect571r1".to_owned()], vec!["what".to_owned()])
+        );
         assert_eq!(group_by_number(0x4588), "0x4588");
     }
 

@@ -8,13 +8,13 @@ pub mod keys;
 use crate::config::complex::Complex;
 use crate::config::setters;
 use crate::config::variables::Prefix;
-use crate::config::{Directive, Scope, http};
+use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Handler, Verdict};
 use crate::request::{Method, Request, Text};
 use crate::{inherited, merged_values};
-use conf::{Node, Problem};
+use conf::{Contexts, Node, Problem};
 use keys::Source;
 use runtime::clock;
 use serde_json::Value;
@@ -89,6 +89,11 @@ merged_values! {
 inherited!(Conf, |_| true);
 
 impl Conf {
+    /// Whether a token is asked for by which no token can be judged.
+    fn lacks_keys(&self) -> bool {
+        self.is_on() && self.sources.is_empty()
+    }
+
     /// Whether a token is asked for.
     pub fn is_on(&self) -> bool {
         self.auth_jwt.is_some()
@@ -122,6 +127,19 @@ impl Context {
     /// What the token says, for who asks for nothing else.
     pub fn into_claims(self) -> Value {
         self.claims
+    }
+}
+
+/// Warns of levels where every request is refused: `-t` would say nothing otherwise.
+pub fn finish_level(build: &mut Build<'_>, level: &ConfigLevel) {
+    // A server's own values hold where no location does; those inside may have keys.
+    let is_last = level.context.intersects(Contexts::LOCATION) || level.children.is_empty();
+    if is_last && !level.context.intersects(Contexts::HTTP) && level.conf.auth_jwt.lacks_keys() {
+        let place = String::from_utf8_lossy(&level.name);
+        let text =
+            "\"auth_jwt\" has neither \"auth_jwt_key_file\" nor \"auth_jwt_key_request\": every request is refused";
+        let within = if place.is_empty() { String::new() } else { format!(" (location \"{place}\")") };
+        super::ssl::warn_once(build, format!("{text}{within}"));
     }
 }
 

@@ -41,6 +41,8 @@ pub(super) enum Command {
     Include {
         uri: Complex,
         args: Option<Complex>,
+        /// Another method than GET, or a body.
+        own: Option<Own>,
     },
     /// Up to `echo_end`.
     ForEach {
@@ -52,6 +54,21 @@ pub(super) enum Command {
         uri: Complex,
         args: Option<Complex>,
     },
+}
+
+/// What a subrequest asks with.
+#[derive(Clone, Debug)]
+pub(super) struct Own {
+    pub method: Box<[u8]>,
+    pub body: Option<Body>,
+}
+
+/// `-b`, `-f`
+#[derive(Clone, Debug)]
+pub(super) enum Body {
+    Text(Complex),
+    /// The name of a file, relative to the prefix.
+    File(Complex),
 }
 
 /// Adds a command, and makes the module the location's handler.
@@ -127,30 +144,33 @@ fn read(scope: &mut Scope<'_, '_>, node: &Node, kind: Kind) -> Result<Option<Com
             let mut texts = count(texts(&node.args)?, 2)?.into_iter();
             let uri = texts.next().ok_or_else(|| Problem::invalid_arguments(node))?;
             let args = texts.next();
-            if kind == Kind::Exec { Command::Exec { uri, args } } else { Command::Include { uri, args } }
+            if kind == Kind::Exec { Command::Exec { uri, args } } else { Command::Include { uri, args, own: None } }
         }
-        Kind::Subrequest => {
-            let (uri, args) = subrequest(node)?;
-            let mut texts = texts(&[uri])?;
-            let args = args.map(|word| Complex::compile(scope.build, &word)).transpose()?;
-            Command::Include { uri: texts.remove(0), args }
-        }
+        Kind::Subrequest => subrequest(scope, node)?,
         Kind::End => return Ok(None),
     }))
 }
 
-/// `METHOD URI [-q ARGUMENTS]`. Included answers are asked for by GET, so other methods and bodies are refused.
-fn subrequest(node: &Node) -> Result<(Word, Option<Word>), Problem> {
+/// `METHOD URI [-q ARGUMENTS] [-b BODY | -f FILE]`
+fn subrequest(scope: &mut Scope<'_, '_>, node: &Node) -> Result<Command, Problem> {
     let [method, uri, options @ ..] = node.args.as_slice() else { return Err(Problem::invalid_arguments(node)) };
-    if *method != "GET" {
-        let text = format!("subrequests of method \"{}\" are not supported, GET is", method.as_str());
-        return Err(node.problem(text));
+    if method.text.is_empty() || !method.text.iter().all(u8::is_ascii_uppercase) {
+        return Err(node.problem(format!("invalid method \"{}\"", method.as_str())));
     }
-    match options {
-        [] => Ok((uri.clone(), None)),
-        [name, args] if *name == "-q" => Ok((uri.clone(), Some(args.clone()))),
-        [name, ..] => Err(node.problem(format!("unsupported option \"{}\"", name.as_str()))),
+    let uri = Complex::compile(scope.build, uri)?;
+    let (mut args, mut body) = (None, None);
+    for option in options.chunks(2) {
+        let [name, word] = option else { return Err(Problem::invalid_arguments(node)) };
+        let text = Complex::compile(scope.build, word)?;
+        match name.text.as_slice() {
+            b"-q" => args = Some(text),
+            b"-b" => body = Some(Body::Text(text)),
+            b"-f" => body = Some(Body::File(text)),
+            _ => return Err(node.problem(format!("unsupported option \"{}\"", name.as_str()))),
+        }
     }
+    let own = (*method != "GET" || body.is_some()).then(|| Own { method: method.text.as_slice().into(), body });
+    Ok(Command::Include { uri, args, own })
 }
 
 fn line(words: &[Word], mut texts: impl FnMut(&[Word]) -> Result<Vec<Complex>, Problem>) -> Result<Line, Problem> {

@@ -136,6 +136,8 @@ pub enum Asked {
     ForRequests,
     /// `ngx.run_worker_thread`
     ForThread,
+    /// Nobody: what programs there are is looked at, and none is run.
+    ForLooks,
 }
 
 /// Bytes that the machines of each thread take.
@@ -157,14 +159,16 @@ impl Drop for Machine {
 pub type Made = OnceCell<Result<Rc<Machine>, Box<str>>>;
 
 /// Whether threads could serve under a configuration: its `init_by_lua*` is run in a machine that nobody uses. Of files of programs that
-/// are not there, or are no Lua, it warns: requests would be answered with errors, though only theirs.
+/// are not there, or are no Lua, it warns: requests would be answered with errors, though only theirs. `looks_only` (`-t`): with
+/// `lua_shared_dict`, `init_by_lua*` is not run, as in ngx_lua, since it may fill dictionaries from what is there at a start only.
 ///
 /// # Errors
 /// What `init_by_lua*` has said, and why there is no machine.
-pub fn try_out(snapshot: &Arc<Snapshot>) -> Result<(), String> {
+pub fn try_out(snapshot: &Arc<Snapshot>, looks_only: bool) -> Result<(), String> {
     let view = Rc::new(ThreadSnapshot::new(snapshot.clone()));
     for part in std::iter::once(&view).chain(&view.stream).filter(|part| part.main.lua.is_used()) {
-        let machine = Machine::new(part, Asked::ForRequests)?;
+        let runs_none = looks_only && !part.main.lua.dicts.is_empty();
+        let machine = Machine::new(part, if runs_none { Asked::ForLooks } else { Asked::ForRequests })?;
         for path in &part.main.lua.files {
             if let Err(text) = machine.load_file(part.prefix.join(path)) {
                 let path = path.display();

@@ -499,6 +499,13 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     level.conf.lua.tls = proxy::ssl::finish(build, &conf, "lua", &[]);
 }
 
+/// `ssl_certificate_by_lua*` changes a certificate that must be there (`ngx_http_lua_merge_srv_conf`).
+pub fn check_server(build: &mut Build<'_>, level: &ConfigLevel, has_tls: bool) {
+    if level.conf.lua.ssl_certificate.is_some() && !has_tls {
+        build.problems.push(Problem::emerg(level.place, "no ssl configured for the server".to_owned()));
+    }
+}
+
 /// A dictionary is at least as large as nginx's zones.
 const MIN_DICT: u64 = 8191;
 

@@ -489,12 +489,16 @@ fn takes_requests(level: &mut ConfigLevel) {
 
 fn ids(scope: &mut Scope<'_, '_>, node: &Node, publisher: bool, subscriber: bool) -> Result<(), Problem> {
     let all = node.args.iter().map(|w| Complex::compile(scope.build, w)).collect::<Result<Vec<_>, _>>()?;
-    let (all, conf) = (Arc::new(all), &mut scope.level.conf.nchan);
-    if publisher {
-        setters::value(&mut conf.publisher_ids, node, all.clone())?;
+    let (all, settings) = (Arc::new(all), &mut scope.level.conf.nchan.settings);
+    let of = [(publisher, &mut settings.publisher_ids), (subscriber, &mut settings.subscriber_ids)];
+    let mut is_repeated = false;
+    for (_, setting) in of.into_iter().filter(|(is_meant, _)| *is_meant) {
+        is_repeated |= setting.is_set();
+        setting.force(all.clone());
     }
-    if subscriber {
-        setters::value(&mut conf.subscriber_ids, node, all)?;
+    if is_repeated {
+        // nchan takes the last line without a word.
+        scope.build.problems.push(node.warning(format!("\"{}\" replaces the one before it", node.name.as_str())));
     }
     Ok(())
 }

@@ -19,7 +19,7 @@ use crate::log_error;
 use crate::request::headers::KnownHeader as K;
 use crate::request::phases::{Content, Verdict};
 use crate::request::{Request, Text, Version};
-use crate::snapshot::ThreadSnapshot;
+use crate::snapshot::{ThreadSnapshot, VariableId};
 use crate::text;
 use crate::tls::client::Secure;
 use crate::upstream::conf::UpstreamConf;
@@ -122,6 +122,8 @@ pub(super) type Checked<'p> = (GroupId, &'p str, Option<Arc<crate::tls::client::
 struct Ready {
     /// `Host`, if set.
     host: Option<Complex>,
+    /// `$proxy_host`, if the configuration names it: `Host` where none is set.
+    host_variable: Option<VariableId>,
     /// Set headers, without `Host`.
     headers: Vec<(Arc<[u8]>, Complex)>,
     /// Lower-case names of set headers: the client's own are not passed.
@@ -193,6 +195,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &sup
         let text = "\"proxy_http_version 3\" needs \"https://\" in \"proxy_pass\"";
         build.problems.push(pass.node.problem(text.to_owned()));
     }
+    ready.host_variable = build.variables.known("proxy_host");
     conf.ready = Arc::new(ready);
 }
 

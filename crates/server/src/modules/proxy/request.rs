@@ -157,7 +157,8 @@ pub(in crate::modules) fn build(
     let ready = &conf.ready;
     let mut host = ready.host.as_ref().map(|h| h.eval(r));
     if host.is_none_or(|h| v11 && r.get(h).is_empty()) {
-        host = r.ctx.proxy.host;
+        // `set` may have given `$proxy_host` another value.
+        host = ready.host_variable.map_or(r.ctx.proxy.host, |id| r.variable(id));
     }
     if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
         head.own_line(r, if packed { b":authority" } else { b"Host" }, host)?;

@@ -84,6 +84,19 @@ impl Node {
         }
     }
 
+    fn restore(&self, totals: &Totals) {
+        let mine = self.0.mine();
+        mine.add(REQUESTS, totals.requests);
+        mine.add(RECEIVED, totals.received);
+        mine.add(SENT, totals.sent);
+        mine.add(MS, totals.ms);
+        let lists =
+            [(FIRST_CLASS, &totals.classes[..]), (FIRST_STATUS, &totals.statuses), (FIRST_BUCKET, &totals.buckets)];
+        for (first, list) in lists {
+            list.iter().enumerate().for_each(|(place, n)| mine.add(first + place, *n));
+        }
+    }
+
     fn totals(&self) -> Totals {
         let n = self.0.sums();
         Totals {
@@ -160,6 +173,25 @@ pub(super) fn count(group: &[u8], name: &[u8], done: &Done, most: usize) -> bool
     true
 }
 
+/// What was counted under a name.
+pub(super) fn totals_of(group: &[u8], name: &[u8]) -> Option<Totals> {
+    let node = read().as_ref()?.groups.get(&*shown(group))?.get(&*shown(name))?.clone();
+    Some(node.totals())
+}
+
+/// Adds what was counted before this process began; what the zone has no room for is left out.
+pub(super) fn restore(group: &str, name: &str, totals: &Totals, most: usize) {
+    let mut names = NAMES.write().unwrap_or_else(PoisonError::into_inner);
+    let names = names.get_or_insert_default();
+    let is_known = names.groups.get(group).is_some_and(|nodes| nodes.contains_key(name));
+    if !is_known && names.len >= most {
+        return;
+    }
+    names.len += usize::from(!is_known);
+    let node = names.groups.entry(group.into()).or_default().entry(name.into()).or_default();
+    node.restore(totals);
+}
+
 /// What was counted in a group, by name.
 pub(super) type Counted = Vec<(Box<str>, Totals)>;
 
@@ -198,5 +230,10 @@ mod tests {
         let [(name, t)] = &counted[..] else { panic!("{counted:?}") };
         assert_eq!((&**name, t.requests, t.received, t.sent, t.mean_ms()), ("a", 2, 20, 40, 3));
         assert_eq!((t.classes, t.statuses[0], t.buckets[1]), ([0, 0, 0, 2, 0], 2, 2));
+        restore("g", "a", t, most);
+        restore("g", "b", t, most);
+        let doubled = totals_of(b"g", b"a").expect("it is there");
+        assert_eq!((doubled.requests, doubled.classes, doubled.buckets[1]), (4, [0, 0, 0, 4, 0], 4));
+        assert_eq!(totals_of(b"g", b"b"), None, "there is no room");
     }
 }

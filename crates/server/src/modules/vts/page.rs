@@ -26,6 +26,10 @@ const MAX_INTEGER: u64 = u64::MAX;
 pub(super) struct Wanted {
     /// The form.
     pub format: Format,
+    /// The function that `jsonp` names.
+    pub callback: Box<str>,
+    /// Peers are shown.
+    pub peers: bool,
     /// Under which name all hosts are summed up.
     pub sum_key: Box<str>,
     /// The bounds of histograms.
@@ -59,6 +63,7 @@ pub(super) fn make(snapshot: &Snapshot, wanted: &Wanted) -> String {
     let counts = Counts { wanted, snapshot, connections, hosts, filters };
     match wanted.format {
         Format::Json => counts.json().to_string(),
+        Format::Jsonp => format!("{}({})", wanted.callback, counts.json()),
         Format::Prometheus => counts.prometheus(),
         Format::Html => counts.html(),
     }
@@ -94,7 +99,7 @@ impl Counts<'_> {
             whole["filterZones"] = filters.into();
         }
         let mut upstreams: Map<String, Value> = Map::new();
-        for (name, peer, backup) in peers_of(self.snapshot) {
+        for (name, peer, backup) in peers_of(self.snapshot).filter(|_| self.wanted.peers) {
             let list = upstreams.entry(name).or_insert_with(|| json!([]));
             if let Some(list) = list.as_array_mut() {
                 list.push(show_peer(&peer, backup));
@@ -207,7 +212,9 @@ impl Counts<'_> {
                 .map(move |(name, t)| (vec![("filter", group.to_string()), ("filter_name", name.to_string())], t))
         });
         self.samples(&mut page, "nginx_vts_filter", &filters.collect::<Vec<_>>());
-        self.peers(&mut page);
+        if self.wanted.peers {
+            self.peers(&mut page);
+        }
         let caches: Vec<_> = self.caches().collect();
         page.each(("nginx_vts_cache_usage_bytes", "gauge", "THe cache zones info"), &usages(&caches), |(labels, n)| {
             Some((labels.clone(), *n))

@@ -161,8 +161,12 @@ pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), 
 fn target_of(machine: &Machine, subsystem: Subsystem, name: &[u8]) -> Result<Target, Fault> {
     let shown = String::from_utf8_lossy(name).to_ascii_lowercase();
     if let Some(builtin) = builtins(subsystem).get(&*shown) {
-        let not_changeable = || Fault(format!("variable \"{shown}\" not changeable"));
-        return builtin.assign.map(Target::Builtin).ok_or_else(not_changeable);
+        if let Some(assign) = builtin.assign {
+            return Ok(Target::Builtin(assign));
+        }
+        if !modules::variables::is_changeable(&shown) {
+            return Err(Fault(format!("variable \"{shown}\" not changeable")));
+        }
     }
     let is_prefixed = modules::prefixes(subsystem).any(|p| shown.starts_with(p.name));
     match machine.names.get(shown.as_bytes()).filter(|_| !is_prefixed) {
