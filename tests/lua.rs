@@ -314,7 +314,7 @@ fn what_waits_lets_others_go_on() {
              ngx.say(coroutine.status(light))
              ngx.sleep(0.02) ngx.say(coroutine.status(light))
              local s = require("ngx.semaphore").new()
-             ngx.thread.spawn(function() ngx.sleep(0.01) s:post() end)
+             ngx.thread.spawn(function() ngx.sleep(0.01) assert(s:post()) end)
              ngx.say(s:wait(5), " ", s:wait(0.001))
            } }"##,
     )

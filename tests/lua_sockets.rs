@@ -311,3 +311,43 @@ fn a_socket_has_the_port_that_a_program_wants() {
     .start();
     assert_eq!(server.get("/t").text(), format!("nilbad port number: 70000\n1\n{port}\n"));
 }
+
+/// In ngx_lua too they end with the request's pool, not when the collector comes by.
+#[test]
+fn what_a_program_does_not_close_is_closed_with_its_request() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let server = Site::server(
+        r##"lua_code_cache on;
+           location = /request { content_by_lua_block {
+             local s = ngx.socket.tcp()
+             ngx.say(s:connect("127.0.0.1", @PEER@))
+           } }
+           location = /timer { content_by_lua_block {
+             ngx.timer.at(0, function() local s = ngx.socket.tcp() assert(s:connect("127.0.0.1", @PEER@)) ngx.sleep(0.01) end)
+           } }
+           location = /kept { content_by_lua_block {
+             local s = ngx.socket.tcp()
+             s:connect("127.0.0.1", @PEER@) ngx.say(s:setkeepalive())
+           } }
+           location = /again { content_by_lua_block {
+             local s = ngx.socket.tcp()
+             s:connect("127.0.0.1", @PEER@) ngx.say(s:getreusedtimes())
+           } }"##,
+    )
+    .set("PEER", listener.local_addr().unwrap().port())
+    .start();
+    let is_over = || {
+        let (mut stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(std::time::Duration::from_secs(10))).unwrap();
+        matches!(stream.read(&mut [0]), Ok(0))
+    };
+    let mut client = server.connect();
+    assert_eq!(client.get("/request").text(), "1\n");
+    assert!(is_over());
+    assert_eq!(client.get("/timer").status, 200);
+    assert!(is_over());
+    // What the pool has is not the request's any more.
+    assert_eq!(client.get("/kept").text(), "1\n");
+    let (_stream, _) = listener.accept().unwrap();
+    assert_eq!(client.get("/again").text(), "1\n");
+}

@@ -103,6 +103,7 @@ impl Living {
 
 impl Drop for Living {
     fn drop(&mut self) {
+        super::socket::end_of(self.0);
         // The thread's storage may be gone already when a thread ends.
         let gone = ALONE.try_with(|all| all.borrow_mut().remove(&self.0));
         drop(gone);

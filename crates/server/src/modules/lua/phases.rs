@@ -81,6 +81,9 @@ impl std::fmt::Debug for Context {
 
 impl Drop for Context {
     fn drop(&mut self) {
+        if self.owner != 0 {
+            super::socket::end_of(self.owner);
+        }
         if self.table.is_some() && crate::log::error::default_enabled(Level::Debug) {
             crate::log::process_line(Level::Debug, format_args!("lua release ngx.ctx at ref 1"));
         }

@@ -852,7 +852,8 @@ function semaphore:post(count)
     if type(count) ~= "number" or count < 1 then
         error("bad resources number", 2)
     end
-    return finish(raw.semaphore_post(self[1], count))
+    finish(raw.semaphore_post(self[1], count))
+    return true
 end
 function semaphore:wait(seconds)
     if type(seconds) ~= "number" or seconds < 0 then

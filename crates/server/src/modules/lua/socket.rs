@@ -91,13 +91,46 @@ pub type Shared = Rc<RefCell<Connection>>;
 thread_local! {
     static ALL: RefCell<HashMap<u32, Shared>> = RefCell::default();
     static LAST: Cell<u32> = const { Cell::new(0) };
+    /// Which each owner has, so that they end with it.
+    static OWNED: RefCell<HashMap<u64, Vec<u32>>> = RefCell::default();
 }
 
 /// Lua has let go of it.
 fn let_go(number: u32) {
     // The thread's storage may be gone already when a thread ends.
     let gone = ALL.try_with(|all| all.borrow_mut().remove(&number));
-    drop(gone);
+    if let Ok(Some(connection)) = gone {
+        let owner = connection.try_borrow().map(|c| c.owner);
+        owner.into_iter().for_each(|owner| disown(owner, number));
+    }
+}
+
+/// A request, or a program without one, is over: connections that its programs have not closed are closed.
+pub(super) fn end_of(owner: u64) {
+    let numbers = OWNED.try_with(|owned| owned.borrow_mut().remove(&owner));
+    for number in numbers.into_iter().flatten().flatten() {
+        let connection = ALL.try_with(|all| all.borrow().get(&number).cloned());
+        if let Ok(Some(connection)) = &connection
+            && let Ok(mut connection) = connection.try_borrow_mut()
+        {
+            connection.close();
+        }
+    }
+}
+
+fn own(owner: u64, number: u32) {
+    OWNED.with_borrow_mut(|owned| owned.entry(owner).or_default().push(number));
+}
+
+fn disown(owner: u64, number: u32) {
+    let _ = OWNED.try_with(|owned| {
+        let mut owned = owned.borrow_mut();
+        let Some(numbers) = owned.get_mut(&owner) else { return };
+        numbers.retain(|other| *other != number);
+        if numbers.is_empty() {
+            owned.remove(&owner);
+        }
+    });
 }
 
 /// See the module's head.
@@ -287,6 +320,7 @@ fn make(datagrams: bool) -> Result<u32, Fault> {
     })?;
     let number = LAST.get().wrapping_add(1);
     LAST.set(number);
+    own(connection.owner, number);
     ALL.with_borrow_mut(|all| all.insert(number, Rc::new(RefCell::new(connection))));
     Ok(number)
 }
@@ -368,7 +402,9 @@ pub(super) fn shared(number: u32) -> Result<Shared, Fault> {
         // The request that it was for is over, and with it the connection.
         c.close();
         c.buffer.clear();
+        disown(c.owner, number);
         (c.owner, c.root) = (current::owner(), current::root());
+        own(c.owner, number);
     }
     Ok(found)
 }
