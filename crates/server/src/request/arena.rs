@@ -93,6 +93,7 @@ impl Arena {
     }
 
     /// The bytes of a text.
+    #[inline]
     pub fn get(&self, text: Text) -> &[u8] {
         match text {
             Text::Fixed(b) => b,
@@ -101,6 +102,7 @@ impl Arena {
     }
 
     /// The bytes of a stretch.
+    #[inline]
     pub fn span(&self, span: Span) -> &[u8] {
         &self.bytes[span.start as usize..span.end as usize]
     }
