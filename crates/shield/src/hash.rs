@@ -56,6 +56,7 @@ impl Keyed {
 impl BuildHasher for Keyed {
     type Hasher = Running;
 
+    #[inline]
     fn build_hasher(&self) -> Running {
         Running { state: self.state, multiple: self.multiple }
     }
@@ -74,11 +75,10 @@ fn of_length(bytes: &[u8]) -> u64 {
     (bytes.len() as u64).wrapping_mul(MULTIPLE)
 }
 
-/// `BYTES` are eight times `N`.
 #[inline]
-fn words<const BYTES: usize, const N: usize>(bytes: &[u8; BYTES]) -> [u64; N] {
-    let (words, _) = bytes.as_chunks::<8>();
-    std::array::from_fn(|at| u64::from_le_bytes(words[at]))
+fn halves(bytes: &[u8; 16]) -> (u64, u64) {
+    let whole = u128::from_le_bytes(*bytes);
+    (whole as u64, (whole >> 64) as u64)
 }
 
 /// The first and the last eight bytes as numbers: up to sixteen bytes are what these and their length say.
@@ -110,24 +110,29 @@ impl Running {
     pub(crate) fn add(&mut self, bytes: &[u8]) {
         // The last bytes once more where they are no piece of their own: cheaper than to copy the rest, or a loop for it, and with the length no less is known
         // of the text.
-        let (a, b) = if let Some(last) = bytes.last_chunk::<32>() {
+        let (a, b) = if let (Some(last), Some(end)) = (bytes.last_chunk::<32>(), bytes.last_chunk::<16>()) {
             let (pieces, _) = bytes[..bytes.len() - 1].as_chunks::<32>();
             for piece in pieces {
-                let [a, b, c, d] = words(piece);
+                self.first_half(piece);
+                let (a, b) = halves(piece.last_chunk().unwrap_or(&[0; 16]));
                 self.pair(a, b);
-                self.pair(c, d);
             }
-            let [a, b, c, d] = words(last);
-            self.pair(a, b);
-            (c, d)
+            self.first_half(last);
+            halves(end)
         } else if let (Some(first), Some(last)) = (bytes.first_chunk::<16>(), bytes.last_chunk::<16>()) {
-            let [a, b] = words(first);
+            let (a, b) = halves(first);
             self.pair(a, b);
-            words(last).into()
+            halves(last)
         } else {
             ends(bytes)
         };
         self.pair(a ^ of_length(bytes), b);
+    }
+
+    #[inline]
+    fn first_half(&mut self, piece: &[u8; 32]) {
+        let (a, b) = halves(piece.first_chunk().unwrap_or(&[0; 16]));
+        self.pair(a, b);
     }
 
     /// The hash of a name whatever its case, apart from what was added; of more than sixteen bytes those at its ends count.

@@ -68,16 +68,22 @@ impl Default for Rates {
 }
 
 impl Rates {
-    /// Where the key's cells are, row by row.
+    /// Where the key's cells are, row by row. Written out: what is asked for each request is not to depend on what the compiler makes of an array's closures.
     #[inline]
     fn cells(&self, key: u64) -> [&AtomicU64; ROWS] {
-        std::array::from_fn(|row| &self.rows[row][(key >> (row * APART)) as usize % COLUMNS])
+        let [first, second, third] = &*self.rows;
+        let column = |row: usize| (key >> (row * APART)) as usize % COLUMNS;
+        [&first[column(0)], &second[column(1)], &third[column(2)]]
     }
 
     /// When the emptiest of the cells will be empty.
     #[inline]
     fn until(cells: [&AtomicU64; ROWS]) -> u64 {
-        cells.iter().fold(u64::MAX, |until, cell| until.min(cell.load(Relaxed)))
+        let mut until = u64::MAX;
+        for cell in cells {
+            until = until.min(cell.load(Relaxed));
+        }
+        until
     }
 
     #[inline]

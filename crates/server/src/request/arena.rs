@@ -98,6 +98,7 @@ impl Arena {
     }
 
     /// The bytes of a text.
+    #[inline]
     pub fn get(&self, text: Text) -> &[u8] {
         match text {
             Text::Fixed(b) => b,
@@ -106,6 +107,7 @@ impl Arena {
     }
 
     /// The bytes of a stretch.
+    #[inline]
     pub fn span(&self, span: Span) -> &[u8] {
         &self.bytes[span.start as usize..span.end as usize]
     }

@@ -148,7 +148,12 @@ impl Who {
 
     #[inline]
     fn headers(&mut self, r: &Request, keyed: Keyed) -> u64 {
-        *self.headers.get_or_insert_with(|| fingerprint(r, keyed))
+        if let Some(known) = self.headers {
+            return known;
+        }
+        let made = fingerprint(r, keyed);
+        self.headers = Some(made);
+        made
     }
 }
 
@@ -281,11 +286,12 @@ fn notice(r: &Request, guard: &Guard) {
 fn severest(r: &mut Request, guard: &Guard, who: &mut Who, is_attack: bool) -> Option<(usize, u64)> {
     let now_us = clock::monotonic_us();
     let mut worst: Option<(usize, u64)> = None;
-    for (number, (limit, shared)) in guard.limits.iter().zip(&guard.state.limits).enumerate() {
+    for (number, limit) in guard.limits.iter().enumerate() {
         if limit.under_attack && !is_attack || is_excused(limit, who.proof) {
             continue;
         }
         let Some(key) = key_of(r, guard, limit, who) else { continue };
+        let shared = &guard.state.limits[number];
         let Some(excess) = shared.rates.count(key, limit.rate, limit.action.above(), now_us) else { continue };
         worst = Some(worse(guard, shared, worst, (number, excess)));
     }
