@@ -2,8 +2,10 @@
 //! first. Pure.
 //!
 //! A thread with time to spare sleeps after nearly each event; one that is busy finds the next events there already. What sleeping and waking
-//! costs it is not in the way of more requests, so it is not counted as used. The interrupts that wake it are on its CPU's bill and not on its own: as much
-//! again at most (measured 3 to 4 us for each wake-up, perf/notes/2026-11-26-doctor.md).
+//! costs it ([`waking`]) is not in the way of more requests, so it is not counted as used. The interrupts that wake it are on its CPU's bill and not on its
+//! own: as much again at most (measured 3 to 4 us for each wake-up, perf/notes/2026-11-26-doctor.md).
+
+mod waking;
 
 use crate::facts::Facts;
 use crate::serving::Serving;
@@ -13,8 +15,6 @@ use std::fmt::Write;
 
 /// Below this rate (requests a second) nothing can be said: what a server does at rest is not what requests cost.
 const LEAST_RATE: f64 = 5.0;
-/// At most this part of a thread's time is taken for what waking costs it.
-const WAKING: f64 = 0.5;
 /// No resource is used in such a measure that a greater headroom than this is believed.
 const MOST_TIMES: f64 = 50.0;
 
@@ -145,7 +145,7 @@ fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
         let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
         // A group that may use no more than it does has no time to spare, however often it sleeps.
         let is_full = running >= cpus;
-        waking = if is_full { 0.0 } else { (switches * m.wake_ns as f64 / 1e9).min(running * WAKING) };
+        waking = if is_full { 0.0 } else { s.threads.iter().map(|t| waking::waking(t, m.wake_ns)).sum() };
         let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
         if waking >= 0.005 {
             let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));

@@ -1,5 +1,6 @@
 //! What an Ironweir says of itself by its API: two looks, and what changed between them, as facts. Knows nothing of what any of it means.
 
+use crate::statistics::Sums;
 use api_client::{Client, Failure};
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -73,6 +74,18 @@ pub struct Thread {
     pub cpus: Vec<usize>,
     /// The longest turn of its loop of 100, microseconds.
     pub turn_p99_us: Option<u64>,
+    /// What was done in turns of its loop; none: nothing was, or it does not say.
+    #[serde(default)]
+    pub work: Option<Work>,
+}
+
+/// Turns of a thread's loop.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Work {
+    /// How many a second.
+    pub turns: f64,
+    /// Of those that were timed: how many times a task was run (x), and how long that took in all, nanoseconds (y).
+    pub timed: Sums,
 }
 
 /// A peer of a group.
@@ -259,9 +272,26 @@ fn threads(both: Between) -> Vec<Thread> {
             switches: both.rate("/switches"),
             cpus: list(now, "cpus").take(MOST).filter_map(|n| Some(n.as_u64()? as usize)).collect(),
             turn_p99_us: now.pointer("/turns_us/p99").and_then(Value::as_u64),
+            work: work(both),
         }
     };
     list(both.now, "threads").map(thread).collect()
+}
+
+/// The unit of `squared` is so many nanoseconds, squared.
+const SQUARE_NS: f64 = 100.0;
+
+fn work(both: Between) -> Option<Work> {
+    let grew = |name: &str| both.grew(&format!("/work/{name}")) as f64;
+    let timed = Sums {
+        count: grew("timed"),
+        x: grew("polls"),
+        xx: grew("polls_squared"),
+        y: grew("ns"),
+        yy: grew("squared") * SQUARE_NS * SQUARE_NS,
+        xy: grew("polls_ns"),
+    };
+    (timed.x > 0.0).then(|| Work { turns: both.rate("/work/turns"), timed })
 }
 
 fn without_port(both: Between) -> BTreeMap<String, u64> {
@@ -312,7 +342,9 @@ mod tests {
             ),
             (
                 "ironweir/threads",
-                json!({"threads": [{"id": 0, "tid": 9, "requests": requests, "running_ns": requests * 1_000_000}]}),
+                json!({"threads": [{"id": 0, "tid": 9, "requests": requests, "running_ns": requests * 1_000_000,
+                    "work": {"turns": requests * 17, "timed": requests, "polls": requests * 2, "polls_squared": requests * 5,
+                             "ns": requests * 1_000, "polls_ns": requests * 3_000, "squared": requests * 200}}]}),
             ),
             (
                 PORTS,
@@ -334,6 +366,9 @@ mod tests {
         assert_eq!((serving.request_us(), serving.part_us("own"), serving.part_us("no")), (15.0, 10.0, 0.0));
         assert_eq!((serving.log_write_us, serving.connections), (40.0, (10, 0)));
         assert_eq!((serving.threads[0].running, serving.threads[0].requests), (1.0, 1000.0));
+        let work = serving.threads[0].work.unwrap();
+        assert_eq!((work.turns, work.timed.count, work.timed.x, work.timed.xx), (17_000.0, 2_000.0, 4_000.0, 10_000.0));
+        assert_eq!((work.timed.y, work.timed.xy, work.timed.yy), (2e6, 6e6, 4e9));
         assert_eq!(
             (serving.peers[1].requests, serving.peers[1].fails, serving.peers[1].header_us),
             (500.0, 0, Some(900))

@@ -1,5 +1,8 @@
 //! Whether a difference between two samples is more than chance: three tests, each one-sided ("is the first one worse?"), each giving the
-//! probability of seeing so much or more if there were no difference. Pure functions; used by `trial` (canaries) and `tune`.
+//! probability of seeing so much or more if there were no difference. And a line through pairs of numbers. Pure functions; used by `trial`
+//! (canaries), `tune` and `headroom`.
+
+use serde::{Deserialize, Serialize};
 
 /// Terms of a sum that are smaller than this part of it add nothing.
 const NEGLIGIBLE: f64 = 1e-15;
@@ -87,6 +90,47 @@ pub fn median(values: &[f64]) -> f64 {
     }
 }
 
+/// Pairs of numbers, as sums over them.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
+pub struct Sums {
+    /// How many pairs.
+    pub count: f64,
+    /// The first numbers, their squares.
+    pub x: f64,
+    /// See `x`.
+    pub xx: f64,
+    /// The second numbers, their squares.
+    pub y: f64,
+    /// See `y`.
+    pub yy: f64,
+    /// The products of both.
+    pub xy: f64,
+}
+
+/// A line: how much y grows with x.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Line {
+    /// For each 1 of x.
+    pub slope: f64,
+    /// The slope's standard error.
+    pub error: f64,
+}
+
+impl Sums {
+    /// The line whose squared distances from the pairs are least in sum; none where there are too few pairs, or only one x.
+    pub fn line(&self) -> Option<Line> {
+        let spread = self.count * self.xx - self.x * self.x;
+        if self.count < 3.0 || spread <= 0.0 {
+            return None;
+        }
+        let slope = (self.count * self.xy - self.x * self.y) / spread;
+        let of_y = self.count * self.yy - self.y * self.y;
+        // What the line leaves of the spread of y; rounding may make it less than nothing.
+        let left = (of_y - slope * slope * spread).max(0.0);
+        Some(Line { slope, error: (left / spread / (self.count - 2.0)).sqrt() })
+    }
+}
+
 /// The logarithm of n!: summed for small n, by Stirling's series beyond (its error is below 1e-12 there).
 fn ln_factorial(n: u64) -> f64 {
     /// Up to here terms are added up.
@@ -169,6 +213,27 @@ mod tests {
         let mixed = [9.0, 11.0, 10.5, 9.5, 10.2, 9.8, 10.1, 9.9];
         assert!(paired(&mixed, &worse) > 0.3);
         assert_eq!(paired(&[], &[]), 1.0);
+    }
+
+    #[test]
+    fn a_line_has_the_slope_of_its_pairs_and_an_error() {
+        let sums = |pairs: &[(f64, f64)]| {
+            pairs.iter().fold(Sums::default(), |s, &(x, y)| Sums {
+                count: s.count + 1.0,
+                x: s.x + x,
+                xx: s.xx + x * x,
+                y: s.y + y,
+                yy: s.yy + y * y,
+                xy: s.xy + x * y,
+            })
+        };
+        let exact = sums(&[(1.0, 12.0), (2.0, 14.0), (5.0, 20.0)]).line().unwrap();
+        assert!(near(exact.slope, 2.0) && exact.error < 1e-6, "{exact:?}");
+        // By hand: slope 3/2, residuals 1/6, -1/3, 1/6.
+        let rough = sums(&[(1.0, 1.0), (2.0, 2.0), (3.0, 4.0)]).line().unwrap();
+        assert!(near(rough.slope, 1.5) && near(rough.error, (1.0_f64 / 12.0).sqrt()), "{rough:?}");
+        assert_eq!(sums(&[(1.0, 1.0), (1.0, 2.0), (1.0, 4.0)]).line(), None, "one x is no line");
+        assert_eq!(sums(&[(1.0, 1.0), (2.0, 2.0)]).line(), None, "two pairs have no error");
     }
 
     #[test]

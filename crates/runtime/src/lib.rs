@@ -71,8 +71,8 @@ pub struct Hooks {
     pub before_sleep: fn(),
     /// A turn begins; gives the time if this one is to be timed.
     pub turn_began: fn() -> Option<Instant>,
-    /// The turn is over, what the kernel is asked for next excluded.
-    pub turn_ended: fn(Option<Instant>),
+    /// The turn is over, what the kernel is asked for next excluded; so many times a task was run in it.
+    pub turn_ended: fn(Option<Instant>, u64),
     /// A task has panicked and was given up; the others go on.
     pub panicked: fn(),
 }
@@ -83,7 +83,7 @@ impl Hooks {
         pending: || Pending::Nothing,
         before_sleep: || (),
         turn_began: || None,
-        turn_ended: |_| (),
+        turn_ended: |_, _| (),
         panicked: || (),
     };
 }
@@ -117,6 +117,8 @@ struct Engine {
     /// Those that run first.
     urgent: RefCell<VecDeque<u32>>,
     current: Cell<u32>,
+    /// How many times a task was run in this turn, those included that another one has started at once.
+    polls: Cell<u64>,
     budget: Cell<u32>,
     /// What it did took so long that it is not to begin anything more in this go.
     spent: Cell<bool>,
@@ -133,6 +135,7 @@ thread_local! {
             ready: RefCell::new(VecDeque::new()),
             urgent: RefCell::new(VecDeque::new()),
             current: Cell::new(NOBODY),
+            polls: Cell::new(0),
             budget: Cell::new(0),
             spent: Cell::new(false),
             tick_ms: Cell::new(0),
@@ -311,6 +314,7 @@ impl Engine {
 
     fn turn(&self, done: &Cell<bool>) {
         let hooks = self.hooks.get();
+        self.polls.set(0);
         let began = (hooks.turn_began)();
         let finished = self.run(&self.urgent, TASKS_A_TURN, done);
         let most = if finished > 0 { BEGUN_A_TURN } else { TASKS_A_TURN };
@@ -336,14 +340,14 @@ impl Engine {
         if pending == Pending::CanWait && (ran > 1 || !idle) {
             let news = io::wait(Some(0));
             if news.count > 0 || !idle {
-                (hooks.turn_ended)(began);
+                (hooks.turn_ended)(began, self.polls.get());
                 return news.notified;
             }
         }
         if pending != Pending::Nothing {
             (hooks.before_sleep)();
         }
-        (hooks.turn_ended)(began);
+        (hooks.turn_ended)(began, self.polls.get());
         let tick_ms = self.tick_ms.get();
         if idle && ran > 0 && tick_ms > 0 {
             let rest_ms = tick_ms - clock::monotonic_ms() % tick_ms;
@@ -379,6 +383,7 @@ impl Engine {
             (future, task.waker.take().expect("a task that is not running has its waker"))
         };
         self.current.set(id);
+        self.polls.set(self.polls.get() + 1);
         self.budget.set(BUDGET);
         self.spent.set(false);
         let mut cx = Context::from_waker(&waker);

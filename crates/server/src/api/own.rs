@@ -204,12 +204,22 @@ const THREAD: Schema = Schema::Object(&[
             field("steps", Schema::Map(&Schema::Number)),
         ]),
     ),
+    field("work", WORK),
+]);
+const WORK: Schema = Schema::Object(&[
+    number("turns"),
+    number("timed"),
+    number("polls"),
+    number("polls_squared"),
+    number("ns"),
+    number("polls_ns"),
+    number("squared"),
 ]);
 /// `/ironweir/threads`
 pub static THREADS: Schema = Schema::Object(&[field("threads", Schema::List(&THREAD)), field("time", Schema::Time)]);
 
 /// `/ironweir/threads`: what each thread has done, how long it ran and was ready without running (nanoseconds, by the
-/// kernel), and how long the turns of its loop take (one of sixteen is timed).
+/// kernel), how long the turns of its loop take (one of seventeen is timed), and what was done in those.
 pub fn threads(_: &Context) -> Result<Value, Failure> {
     let show = |t: slot::Thread| {
         let sum = counters::of_thread(t.slot);
@@ -220,6 +230,7 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
         }
         let steps: Map<_, _> = histogram.steps().map(|(top, n)| (top.to_string(), json!(n))).collect();
         times.insert("steps".to_owned(), steps.into());
+        let work = turns::work(t.slot);
         let mut value = json!({
             "id": t.worker,
             "tid": t.tid,
@@ -227,6 +238,15 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
             "connections": sum.active.max(0),
             "requests": sum.requests,
             "turns_us": times,
+            "work": {
+                "turns": work.turns,
+                "timed": work.timed,
+                "polls": work.polls,
+                "polls_squared": work.polls_squared,
+                "ns": work.ns,
+                "polls_ns": work.polls_ns,
+                "squared": work.squared,
+            },
         });
         if let Some(schedule) = turns::schedule(t.tid) {
             value["running_ns"] = json!(schedule.running_ns);

@@ -38,8 +38,8 @@ pub const HOOKS: runtime::Hooks = runtime::Hooks {
 
 /// The turn is over. After one that was timed the thread says what it keeps.
 #[inline]
-fn turn_ended(began: Option<Instant>) {
-    crate::status::turns::end(began);
+fn turn_ended(began: Option<Instant>, polls: u64) {
+    crate::status::turns::end(began, polls);
     if began.is_some() {
         connection::pool::note();
     }

@@ -1,0 +1,89 @@
+//! What waking up costs a thread: time that it does not need when it is busy, since the next events are there already then.
+//!
+//! The thread tells it itself. A turn of its loop takes so long before and after all work (leaving idle, cold caches, the system call that
+//! waits), and so much for each task that is run in it. Where some turns have several tasks, the slope of the line through turns is what a task
+//! costs, measured on this machine in this very second; what the thread runs beyond that is spent once a turn, and a busy thread
+//! shares a turn among many tasks. Where nearly all turns have the same number of tasks there is no line: then it is what a sleep costs on this
+//! machine ([`machine::wake`]), which is less than it is for a thread with something to do.
+
+use crate::serving::Thread;
+
+/// Tasks in a turn of a busy thread: 61 with 64 connections (perf/notes/2026-11-27-doctor.md). With half as many connections it is half of that, which
+/// changes what is told by a hundredth.
+const BUSY: f64 = 60.0;
+/// A slope is believed if its standard error is below this part of it.
+const BELIEVED: f64 = 0.1;
+/// At most this part of a thread's time is taken for what waking costs it,
+const MOST: f64 = 0.5;
+/// and at most so much for each turn, nanoseconds (13 to 32 us were measured in a virtual machine): where single tasks are much dearer than others the line
+/// may miss them, and what they take is no wake-up.
+const MOST_NS: f64 = 40_000.0;
+
+/// The part of a CPU. `wake_ns`: what a sleep costs a thread here.
+pub(super) fn waking(thread: &Thread, wake_ns: u64) -> f64 {
+    let told = told(thread).unwrap_or(thread.switches * wake_ns as f64 / 1e9);
+    told.min(thread.running * MOST)
+}
+
+/// By the thread's own turns.
+fn told(thread: &Thread) -> Option<f64> {
+    let work = thread.work.as_ref()?;
+    let line = work.timed.line().filter(|line| line.error < line.slope * BELIEVED)?;
+    let each = work.timed.x / work.timed.count;
+    let tasks = work.turns * each * line.slope / 1e9;
+    let beyond = (thread.running - tasks).clamp(0.0, work.turns * MOST_NS / 1e9);
+    Some(beyond * (1.0 - each / BUSY).max(0.0))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::serving::Work;
+    use crate::statistics::Sums;
+
+    /// A worker thread of 27 November (perf/notes/2026-11-27-doctor.md), `return` for 64 connections: one turn of 17 over 2.3 s.
+    fn recorded(running: f64, turns: f64, [count, x, xx, y, squared, xy]: [f64; 6]) -> Thread {
+        let timed = Sums { count, x, xx, y, yy: squared * 1e4, xy };
+        Thread { running, switches: 12_166.0, work: Some(Work { turns, timed }), ..Thread::default() }
+    }
+
+    fn half_load() -> Thread {
+        recorded(0.814, 27_892.0, [3772.0, 4149.0, 11_927.0, 100_469_700.0, 520_523_995.0, 238_943_106.0])
+    }
+
+    #[test]
+    fn a_thread_at_half_load_tells_what_it_could_do() {
+        let half = half_load();
+        let could = 31_208.0 / (half.running - waking(&half, 5_000));
+        // 62,416 and 47,684 requests a second were measured before and after: 55,050 on average.
+        assert!((could / 55_050.0 - 1.0).abs() < 0.15, "{could}");
+        let without = Thread { work: None, ..half };
+        let could = 31_208.0 / (without.running - waking(&without, 5_000));
+        assert!(could / 55_050.0 < 0.8, "{could}: by the cost of a sleep alone");
+    }
+
+    #[test]
+    fn a_busy_thread_has_nothing_to_gain() {
+        let full =
+            recorded(0.981, 1_088.0, [148.0, 8_552.0, 529_868.0, 132_135_260.0, 12_887_896_788.0, 8_194_831_865.0]);
+        assert!(waking(&full, 5_000) < 0.01, "{}", waking(&full, 5_000));
+    }
+
+    #[test]
+    fn a_line_that_is_none_is_not_believed() {
+        let mut same = half_load();
+        let timed = &mut same.work.as_mut().unwrap().timed;
+        (timed.x, timed.xx, timed.xy) = (timed.count, timed.count, timed.y);
+        assert!((waking(&same, 5_000) - 0.060_83).abs() < 1e-9, "every turn has one task");
+        let mut rough = half_load();
+        rough.work.as_mut().unwrap().timed.yy *= 1_000.0;
+        assert!((waking(&rough, 5_000) - 0.060_83).abs() < 1e-9);
+    }
+
+    #[test]
+    fn dear_tasks_are_not_taken_for_waking() {
+        let mut rare = half_load();
+        rare.work.as_mut().unwrap().turns = 500.0;
+        assert!(waking(&rare, 0) <= 0.02, "{}", waking(&rare, 0));
+    }
+}
