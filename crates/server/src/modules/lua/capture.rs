@@ -1,9 +1,9 @@
 //! `ngx.location.capture`: subrequests whose answers the program gets. Each has copies of what the request is, so that several run at
 //! the same time and beside the program's other coroutines.
 
+use super::Machine;
 use super::api::variables;
 use super::current::{machine, request};
-use super::machine::Machine;
 use super::run::{Item, Operation};
 use crate::connection::pool;
 use crate::log_error;

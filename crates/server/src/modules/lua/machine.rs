@@ -1,12 +1,12 @@
 //! LuaJIT for one thread and one configuration: its programs, compiled when they are first run, and coroutines that are used again.
 //! Made when a thread takes a configuration; goes with the last request and timer under it.
 
+use super::api::variables::Ways;
 use super::current::{self, Phase};
 use super::{api, run, watch};
-use crate::config::variables::{Builtin, Prefix};
 use crate::log::error::Level;
 use crate::modules::lua::chunk::{Chunk, Source};
-use crate::request::{Request, Text};
+use crate::request::Request;
 use crate::snapshot::{Snapshot, ThreadSnapshot, VariableId};
 use crate::status::Tally;
 use ::lua::coroutine::{Coroutine, Program, Stacks};
@@ -32,66 +32,6 @@ const PACKAGE_CPATH: &str =
     "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
 /// Coroutines that are kept for the next request, where nobody says how many.
 pub const IDLE_THREADS: u64 = 1024;
-
-/// Names that a machine keeps the ways of: those of its programs' texts; a program may make others of what clients send.
-const MOST_WAYS: usize = 1024;
-
-/// What programs' names for variables lead to.
-#[derive(Default)]
-pub struct Ways {
-    /// To their values.
-    pub reading: Known<Way>,
-    /// To where values are put.
-    pub writing: Known<Target>,
-}
-
-/// The way to a variable's value.
-#[derive(Clone, Copy)]
-pub enum Way {
-    /// One that the configuration uses.
-    Known(VariableId),
-    /// One of a module's.
-    Builtin(&'static Builtin),
-    /// A group of the last expression that matched.
-    Group(usize),
-    /// The rest of the name says which.
-    Prefix(&'static Prefix),
-    /// There is none.
-    Nowhere,
-}
-
-/// What a variable is written by.
-#[derive(Clone, Copy)]
-pub enum Target {
-    /// One that the configuration uses.
-    Known(VariableId),
-    /// One of a module's.
-    Builtin(fn(&mut Request, Text)),
-}
-
-/// What is known by a name.
-pub struct Known<T>(RefCell<hashbrown::HashMap<Box<[u8]>, T>>);
-
-impl<T> Default for Known<T> {
-    fn default() -> Known<T> {
-        Known(RefCell::default())
-    }
-}
-
-impl<T: Copy> Known<T> {
-    /// What is known by this name.
-    pub fn get(&self, name: &[u8]) -> Option<T> {
-        self.0.borrow().get(name).copied()
-    }
-
-    /// Keeps it for the next time.
-    pub fn keep(&self, name: &[u8], known: T) {
-        let mut all = self.0.borrow_mut();
-        if all.len() < MOST_WAYS {
-            all.insert(name.into(), known);
-        }
-    }
-}
 
 /// See the module's head.
 pub struct Machine {

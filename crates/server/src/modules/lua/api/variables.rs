@@ -1,15 +1,17 @@
 //! `ngx.var`: nginx's variables. Those that the configuration uses have a number; others are looked up by their names.
 
+use super::super::Machine;
 use super::super::current::{connection, machine, request};
-use super::super::machine::{Machine, Target, Way};
 use crate::config::Subsystem;
-use crate::config::variables::Builtin;
+use crate::config::variables::{Builtin, Prefix};
 use crate::modules;
 use crate::request::{Request, Text};
+use crate::snapshot::VariableId;
 use ::lua::Fault;
 use ::lua::machine::{add as add_function, bad_argument, bytes_of, made_text};
 use ::lua::quick::{self, Kind};
 use mlua::{Lua, Table, Value};
+use std::cell::RefCell;
 use std::collections::HashMap;
 use std::sync::OnceLock;
 
@@ -96,13 +98,47 @@ fn builtins(subsystem: Subsystem) -> &'static Builtins {
     table.get_or_init(|| modules::builtins(subsystem).map(|b| (b.name, b)).collect())
 }
 
+/// Names that a machine keeps the ways of: those of its programs' texts; a program may make others of what clients send.
+const MOST_WAYS: usize = 1024;
+
+/// The ways to variables by the names that programs have for them.
+#[derive(Default)]
+pub struct Ways {
+    reading: RefCell<hashbrown::HashMap<Box<[u8]>, Way>>,
+    writing: RefCell<hashbrown::HashMap<Box<[u8]>, Target>>,
+}
+
+/// The way to a variable's value.
+#[derive(Clone, Copy)]
+enum Way {
+    Known(VariableId),
+    Builtin(&'static Builtin),
+    Group(usize),
+    Prefix(&'static Prefix),
+    Nowhere,
+}
+
+/// What a variable is written by.
+#[derive(Clone, Copy)]
+enum Target {
+    Known(VariableId),
+    Builtin(fn(&mut Request, Text)),
+}
+
+fn keep<T>(ways: &RefCell<hashbrown::HashMap<Box<[u8]>, T>>, name: &[u8], way: T) {
+    let mut ways = ways.borrow_mut();
+    if ways.len() < MOST_WAYS {
+        ways.insert(name.into(), way);
+    }
+}
+
 /// A variable's value by its name.
 pub fn value(r: &mut Request, name: &[u8]) -> Result<Option<Text>, Fault> {
     let machine = machine()?;
-    let known = machine.ways.reading.get(name);
+    let known = machine.ways.reading.borrow().get(name).copied();
     let way = known.unwrap_or_else(|| {
         let way = way_of(&machine, subsystem(r), name);
-        machine.ways.reading.keep(name, way);
+        keep(&machine.ways.reading, name, way);
         way
     });
     Ok(match way {
@@ -142,12 +178,12 @@ fn way_of(machine: &Machine, subsystem: Subsystem, name: &[u8]) -> Way {
 pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), Fault> {
     let text = value.map(|v| r.text(v));
     let machine = machine()?;
-    let known = machine.ways.writing.get(name);
+    let known = machine.ways.writing.borrow().get(name).copied();
     let target = match known {
         Some(target) => target,
         None => {
             let target = target_of(&machine, subsystem(r), name)?;
-            machine.ways.writing.keep(name, target);
+            keep(&machine.ways.writing, name, target);
             target
         }
     };
