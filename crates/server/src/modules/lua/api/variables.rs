@@ -2,7 +2,7 @@
 
 use super::super::current::{connection, machine, request};
 use crate::config::Subsystem;
-use crate::config::variables::{Builtin, Prefix};
+use crate::config::variables::{Builtin, Prefix, is_changeable};
 use crate::modules;
 use crate::request::{Request, Text};
 use ::lua::Fault;
@@ -123,7 +123,7 @@ pub fn assign(r: &mut Request, name: &[u8], value: Option<&[u8]>) -> Result<(), 
             assign(r, text.unwrap_or(Text::EMPTY));
             return Ok(());
         }
-        if !modules::variables::is_changeable(&shown) {
+        if !is_changeable(&shown) {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));
         }
     }
