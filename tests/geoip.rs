@@ -29,10 +29,10 @@ fn database(
                     break;
                 }
                 Branch::Node(next) => next as usize,
-                Branch::Leaf(_) => {
+                Branch::Leaf(around) => {
                     let next = nodes.len();
                     nodes[at][side] = Branch::Node(next as u32);
-                    nodes.push([Branch::Leaf(0); 2]);
+                    nodes.push([Branch::Leaf(around); 2]);
                     next
                 }
             };

@@ -56,6 +56,17 @@ pub struct Prefix {
     pub volatile: bool,
 }
 
+/// Whether `set` and others may give a built-in variable a value that stands in place of its own (nginx's `NGX_HTTP_VAR_CHANGEABLE`);
+/// those that do something with it have an `assign`.
+pub fn is_changeable(name: &str) -> bool {
+    const NAMES: [&str; 6] =
+        ["proxy_host", "proxy_port", "msie", "ancient_browser", "modern_browser", "invalid_referer"];
+    let of_tls = name.starts_with("ssl_") && !name.starts_with("ssl_preread_");
+    // nginx has these where their module is loaded: other configurations define them with `geoip2` or `map`.
+    let of_databases = name.starts_with("geoip_");
+    of_tls || of_databases || NAMES.contains(&name)
+}
+
 /// The names seen so far.
 #[derive(Default)]
 pub struct Variables {
@@ -71,7 +82,7 @@ impl Variables {
         let mut v = Variables { subsystem, ..Variables::default() };
         for b in crate::modules::builtins(subsystem) {
             let evaluate: Evaluate = Arc::new(b.evaluate);
-            let changeable = b.assign.is_some() || crate::modules::variables::is_changeable(b.name);
+            let changeable = b.assign.is_some() || is_changeable(b.name);
             v.defined.insert(
                 b.name.into(),
                 Definition { evaluate: Some(evaluate), volatile: b.volatile, changeable, assign: b.assign },

@@ -55,7 +55,9 @@ pub const VARIABLES: &[Builtin] = &[
     row("geoip_city_continent_code", |r| city(r, |r, c, _| latin(r, c.country.continent.as_bytes(), false))),
     row("geoip_city_country_code", |r| city(r, |r, c, _| latin(r, c.country.code.as_bytes(), false))),
     row("geoip_city_country_code3", |r| city(r, |r, c, _| latin(r, c.country.code3.as_bytes(), false))),
-    row("geoip_city_country_name", |r| city(r, |r, c, utf8| Some(r.text(country_name(c.country, utf8).as_bytes())))),
+    row("geoip_city_country_name", |r| {
+        city(r, |_, c, utf8| c.country.is_one().then(|| Text::from(country_name(c.country, utf8))))
+    }),
     row("geoip_region", |r| city(r, |r, c, _| latin(r, c.region, false))),
     row("geoip_region_name", |r| city(r, |_, c, _| region_name(c.country.code, c.region).map(Text::from))),
     row("geoip_city", |r| city(r, |r, c, utf8| latin(r, c.name, utf8))),

@@ -25,17 +25,6 @@ const fn fixed(name: &'static str, evaluate: Get) -> Builtin {
     Builtin { name, evaluate, volatile: false, assign: None }
 }
 
-/// Whether `set` and others may give a built-in variable a value that stands in place of its own (nginx's `NGX_HTTP_VAR_CHANGEABLE`);
-/// those that do something with it have an `assign`.
-pub fn is_changeable(name: &str) -> bool {
-    const NAMES: [&str; 6] =
-        ["proxy_host", "proxy_port", "msie", "ancient_browser", "modern_browser", "invalid_referer"];
-    let of_tls = name.starts_with("ssl_") && !name.starts_with("ssl_preread_");
-    // nginx has these where their module is loaded: other configurations define them with `geoip2` or `map`.
-    let of_databases = name.starts_with("geoip_");
-    of_tls || of_databases || NAMES.contains(&name)
-}
-
 /// The variables.
 pub const VARIABLES: &[Builtin] = &[
     fixed("host", host),

@@ -59,6 +59,11 @@ pub struct Country {
 }
 
 impl Country {
+    /// Whether it is more than the row of number 0, which has codes and no name.
+    pub fn is_one(&self) -> bool {
+        self.code != "--"
+    }
+
     /// The name in UTF-8: one country's is written with a letter that ASCII lacks.
     pub fn name_utf8(&self) -> &'static str {
         if self.code == "CW" { "Cura\u{e7}ao" } else { self.name }

@@ -3,7 +3,7 @@
 use super::super::Machine;
 use super::super::current::{connection, machine, request};
 use crate::config::Subsystem;
-use crate::config::variables::{Builtin, Prefix};
+use crate::config::variables::{Builtin, Prefix, is_changeable};
 use crate::modules;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
@@ -200,7 +200,7 @@ fn target_of(machine: &Machine, subsystem: Subsystem, name: &[u8]) -> Result<Tar
         if let Some(assign) = builtin.assign {
             return Ok(Target::Builtin(assign));
         }
-        if !modules::variables::is_changeable(&shown) {
+        if !is_changeable(&shown) {
             return Err(Fault(format!("variable \"{shown}\" not changeable")));
         }
     }
