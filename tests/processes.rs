@@ -33,7 +33,9 @@ fn a_reload_changes_answers_and_keeps_connections() {
 /// What only a worker finds out refuses the start as well: no master is left that nobody serves behind.
 #[test]
 fn a_start_without_a_worker_that_can_serve_fails() {
-    for (daemon, said) in [("off", ""), ("on", "ironweir: [emerg] no worker process can serve, the error log says why\n")] {
+    for (daemon, said) in
+        [("off", ""), ("on", "ironweir: [emerg] no worker process can serve, the error log says why\n")]
+    {
         let site = Site::exactly(
             "daemon @DAEMON@; pid @DIR@/logs/nginx.pid; error_log @DIR@/logs/error.log; events { }
              http { init_by_lua_block { error(\"no way\") } server { listen 127.0.0.1:@PORT@; content_by_lua_block { } } }",
