@@ -38,7 +38,7 @@ fn a_start_without_a_worker_that_can_serve_fails() {
     {
         let site = Site::exactly(
             "daemon @DAEMON@; pid @DIR@/logs/nginx.pid; error_log @DIR@/logs/error.log; events { }
-             http { init_by_lua_block { error(\"no way\") } server { listen 127.0.0.1:@PORT@; content_by_lua_block { } } }",
+             http { init_by_lua_block { error(\"no way\") } server { listen 127.0.0.1:@PORT@; location / { content_by_lua_block { } } } }",
         );
         let (status, stderr, log) = site.set("DAEMON", daemon).fail();
         assert_eq!(status.code(), Some(1), "{log}");

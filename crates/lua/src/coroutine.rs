@@ -487,6 +487,7 @@ mod tests {
             assert_eq!((values.kind(1), values.kind(2)), (Kind::Text(b"first"), Kind::Number(f64::from(round))));
             assert!(!values.is_wait() && values.value(&lua, 3).is_nil());
             assert!(stacks.begin(&coroutine, program).is_err(), "it has not ended");
+            drop(values);
             let resumed = stacks.resume(&coroutine, |call| {
                 call.give_bytes(b"x");
                 call.give_table(0, 1);
@@ -496,6 +497,7 @@ mod tests {
             assert_eq!((values.count(), values.kind(1), values.kind(3)), (3, Kind::Text(b"x"), Kind::Flag(true)));
             let Value::Table(table) = values.value(&lua, 2) else { panic!("a table") };
             assert!(table.get::<bool>("on").expect("a flag"));
+            drop(values);
             if round % 7 == 0 {
                 lua.gc_collect().expect("room");
             }

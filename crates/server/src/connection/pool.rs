@@ -94,9 +94,10 @@ pub fn take_request(snapshot: Rc<ThreadSnapshot>, client: Rc<Client>, session: D
     }
 }
 
-/// Gives a request back. What it holds of shared zones is free at once, and its tries are counted.
+/// Gives a request back. What it holds of shared zones is free at once, its tries are counted, and sockets of its programs are closed.
 pub fn give_request(mut r: Box<Request>) {
     r.ctx.limit_conn.release();
+    r.ctx.lua = None;
     r.attempts.clear();
     REQUESTS.with_borrow_mut(|all| {
         if all.len() < KEEP {
