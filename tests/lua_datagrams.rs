@@ -14,7 +14,7 @@ fn start(around: &str, server: &str) -> (Server, u16) {
     let number = port.number;
     let server = Site::whole(&text).set("UDP", number).start();
     // It listens for connections a moment before it does for datagrams; who is answered comes after both.
-    assert_eq!(server.get("/").status, 404);
+    assert_eq!(server.get("/").status, 403);
     (server, number)
 }
 

@@ -95,14 +95,17 @@ mod tests {
                 unsafe {
                     let plain = ALLOCATOR.alloc(layout);
                     let zeroed = ALLOCATOR.alloc_zeroed(layout);
-                    assert!(plain.addr() % align == 0 && zeroed.addr() % align == 0, "{size} by {align}");
+                    assert!(
+                        plain.addr().is_multiple_of(align) && zeroed.addr().is_multiple_of(align),
+                        "{size} by {align}"
+                    );
                     assert_eq!((*zeroed, *zeroed.add(size - 1)), (0, 0));
                     plain.write(7);
                     let larger = ALLOCATOR.realloc(plain, layout, size * 2 + 1);
-                    assert!(larger.addr() % align == 0 && *larger == 7, "{size} by {align}, grown");
+                    assert!(larger.addr().is_multiple_of(align) && *larger == 7, "{size} by {align}, grown");
                     let layout_of_larger = Layout::from_size_align(size * 2 + 1, align).expect("a layout");
                     let smaller = ALLOCATOR.realloc(larger, layout_of_larger, 1);
-                    assert!(smaller.addr() % align == 0 && *smaller == 7, "{size} by {align}, shrunk");
+                    assert!(smaller.addr().is_multiple_of(align) && *smaller == 7, "{size} by {align}, shrunk");
                     ALLOCATOR.dealloc(smaller, Layout::from_size_align(1, align).expect("a layout"));
                     ALLOCATOR.dealloc(zeroed, layout);
                 }

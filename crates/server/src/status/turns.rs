@@ -97,8 +97,8 @@ fn note(polls: u64, ns: u64) {
     }
     let mine = WORK.mine();
     mine.add(TURNS, u64::from(SAMPLED));
-    if polls > 0 {
-        let (each, average) = ((ns / polls) as i64, POLL_NS.get());
+    if let Some(each) = ns.checked_div(polls) {
+        let (each, average) = (each as i64, POLL_NS.get());
         let most = if average == 0 { i64::MAX } else { average.saturating_mul(HELD_UP) };
         POLL_NS.set(if average == 0 { each } else { average + (each.min(most) - average) / AVERAGED });
         if each > most {

@@ -144,7 +144,7 @@ fn text_shown(r: &Request, text: Text) -> String {
 
 fn begin(r: &mut Request, asked: &Asked<'_>) -> Result<Child, Fault> {
     let uri = asked.uri;
-    let (path, own) = match memchr::memchr(b'?', &uri) {
+    let (path, own) = match memchr::memchr(b'?', uri) {
         Some(at) => (&uri[..at], Some(&uri[at + 1..])),
         None => (uri, None),
     };
