@@ -67,7 +67,7 @@ fn countries_of_both_families() {
 /// Two cities, the second of which is `country`'s.
 fn cities(kind: u8, country: u8) -> Vec<u8> {
     let mut records = vec![0];
-    records.extend_from_slice(b"\x3816\0M\xfcnchen\x0080331\0");
+    records.extend_from_slice(b"\x3816\0M\xfcnchen\x00080331\0");
     records.extend_from_slice(&[0x48, 0x84, 0x23, 0x53, 0x4d, 0x1d]);
     let second = records.len() as u32;
     records.push(country);
