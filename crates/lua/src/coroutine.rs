@@ -2,7 +2,7 @@
 //! without references, protected calls and moves between. One of the files with `unsafe`.
 //!
 //! What holds for all of it: a [`Stacks`] has its machine, so that lives; coroutines lie on the machine's shelf, so the collector leaves
-//! them alone; and a [`Values`] keeps its coroutine from being resumed, so what it shows stays on the stack. Only "out of memory" could leave
+//! them alone; and a [`Values`] goes before its coroutine is resumed or begun anew, which callers see to: what it shows is taken off with it. Only "out of memory" could leave
 //! a function by LuaJIT's own way, as in `quick.rs`.
 #![allow(
     unsafe_code,

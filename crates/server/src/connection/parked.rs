@@ -248,7 +248,7 @@ fn stay_all(files: Vec<OwnedFd>, residents: Vec<Box<dyn Resident>>, why: Stay) {
     files.into_iter().zip(residents).for_each(|(fd, resident)| resident.stay(Ready::plain(fd), why));
 }
 
-/// Names residents for which there is something, at most so many more: who is asked has no other list of them.
+/// Names residents for which there is something, until there are so many places in all: who is asked has no other list of them.
 pub type Source = fn(places: &mut Vec<u32>, most: usize);
 
 thread_local! {
