@@ -2,7 +2,8 @@
 //! without references, protected calls and moves between. One of the files with `unsafe`.
 //!
 //! What holds for all of it: a [`Stacks`] has its machine, so that lives; coroutines lie on the machine's shelf, so the collector leaves
-//! them alone; and a [`Values`] goes before its coroutine is resumed or begun anew, which callers see to: what it shows is taken off with it. Only "out of memory" could leave
+//! them alone; and a [`Values`] borrows its coroutine, which therefore
+//! is neither resumed nor begun anew before what it shows is taken off. Only "out of memory" could leave
 //! a function by LuaJIT's own way, as in `quick.rs`.
 #![allow(
     unsafe_code,
@@ -63,7 +64,7 @@ pub enum Resumed<'c> {
 pub struct Values<'c> {
     call: Call,
     are_taken: bool,
-    coroutine: PhantomData<&'c Coroutine>,
+    coroutine: PhantomData<&'c mut Coroutine>,
 }
 
 impl Drop for Values<'_> {
@@ -260,7 +261,7 @@ impl Stacks {
     }
 
     /// Lets a coroutine go on with what it is given.
-    pub fn resume<'c>(&self, coroutine: &'c Coroutine, give: impl FnOnce(&Call)) -> Resumed<'c> {
+    pub fn resume<'c>(&self, coroutine: &'c mut Coroutine, give: impl FnOnce(&Call)) -> Resumed<'c> {
         assert!(self.owns(coroutine), "what is of another machine is not run");
         let state = coroutine.state;
         // SAFETY: it is this machine's. What it has yielded was taken off (`Values`), and where it begins its function lies on the stack; one
@@ -479,21 +480,23 @@ mod tests {
     fn a_coroutine_is_run_again_and_again() {
         let (lua, stacks) = stacks();
         let text = "local a, b = coroutine.yield('first', ...) return a, b, coroutine.running() ~= nil";
-        let (coroutine, program) = begun(&lua, &stacks, text);
+        let (mut coroutine, program) = begun(&lua, &stacks, text);
         for round in 0..300 {
-            let Resumed::Yielded(values) = stacks.resume(&coroutine, |call| call.give_number(f64::from(round))) else {
+            let Resumed::Yielded(values) = stacks.resume(&mut coroutine, |call| call.give_number(f64::from(round)))
+            else {
                 panic!("it yields")
             };
             assert_eq!((values.kind(1), values.kind(2)), (Kind::Text(b"first"), Kind::Number(f64::from(round))));
             assert!(!values.is_wait() && values.value(&lua, 3).is_nil());
-            assert!(stacks.begin(&coroutine, program).is_err(), "it has not ended");
             drop(values);
-            let resumed = stacks.resume(&coroutine, |call| {
+            assert!(stacks.begin(&coroutine, program).is_err(), "it has not ended");
+            let Resumed::Ended(values) = stacks.resume(&mut coroutine, |call| {
                 call.give_bytes(b"x");
                 call.give_table(0, 1);
                 call.set_flag(b"on", true);
-            });
-            let Resumed::Ended(values) = resumed else { panic!("it ends") };
+            }) else {
+                panic!("it ends")
+            };
             assert_eq!((values.count(), values.kind(1), values.kind(3)), (3, Kind::Text(b"x"), Kind::Flag(true)));
             let Value::Table(table) = values.value(&lua, 2) else { panic!("a table") };
             assert!(table.get::<bool>("on").expect("a flag"));
@@ -508,10 +511,10 @@ mod tests {
     #[test]
     fn what_cannot_go_on_says_so() {
         let (lua, stacks) = stacks();
-        let coroutine = stacks.coroutine().expect("room");
-        assert!(failure(stacks.resume(&coroutine, |_| ())).contains("non-resumable"), "it has nothing to run");
-        let (coroutine, program) = begun(&lua, &stacks, "return 1");
-        assert_eq!(failure(stacks.resume(&coroutine, |_| ())), "ended");
+        let mut coroutine = stacks.coroutine().expect("room");
+        assert!(failure(stacks.resume(&mut coroutine, |_| ())).contains("non-resumable"), "it has nothing to run");
+        let (mut coroutine, program) = begun(&lua, &stacks, "return 1");
+        assert_eq!(failure(stacks.resume(&mut coroutine, |_| ())), "ended");
         // Nor can its program go on with it.
         let value = coroutine.slot.value::<mlua::Thread>().expect("it is kept");
         let told = lua.load("return select(2, coroutine.resume(...))").call::<String>(value).expect("a text");
@@ -520,13 +523,13 @@ mod tests {
         // One that its program has ended itself.
         let thread: mlua::Thread =
             lua.load("local co = coroutine.create(function() end) coroutine.resume(co) return co").eval().expect("one");
-        let adopted = stacks.adopt(&thread).expect("room");
+        let mut adopted = stacks.adopt(&thread).expect("room");
         assert_eq!(adopted.address(), thread.to_pointer());
-        assert!(failure(stacks.resume(&adopted, |_| ())).contains("non-resumable"));
+        assert!(failure(stacks.resume(&mut adopted, |_| ())).contains("non-resumable"));
         // One that is another's caller.
         let function = lua.create_function(|_, ()| Ok(())).expect("a function");
         stacks.begin_with(&coroutine, &function).expect("it has not begun");
-        assert_eq!(failure(stacks.resume(&coroutine, |_| ())), "ended");
+        assert_eq!(failure(stacks.resume(&mut coroutine, |_| ())), "ended");
     }
 
     #[test]
@@ -544,7 +547,7 @@ mod tests {
             "local t = nil return t.x",
             "local function again() return again() + 1 end return again()",
         ] {
-            let (coroutine, program) = begun(&lua, &stacks, text);
+            let (mut coroutine, program) = begun(&lua, &stacks, text);
             let function = machine::compile(&lua, text.as_bytes(), "=test").expect("a program");
             let thread = lua.create_thread(function.clone()).expect("room");
             let same = |ours: &str, theirs: &str| {
@@ -556,7 +559,7 @@ mod tests {
                 assert_eq!(plain(ours), plain(theirs), "{text}");
             };
             let told = thread.resume::<()>(()).expect_err("it fails").to_string();
-            same(&failure(stacks.resume(&coroutine, |_| ())), &told);
+            same(&failure(stacks.resume(&mut coroutine, |_| ())), &told);
             assert!(stacks.begin(&coroutine, program).is_err(), "{text}: what has failed is not used again");
             let told = function.call::<()>(()).expect_err("it fails").to_string();
             same(&stacks.run(program).expect_err("it fails").to_string(), &told);
@@ -581,10 +584,10 @@ mod tests {
             Ok(())
         });
         lua.globals().set("quick", quick.expect("a function")).expect("a table");
-        let (coroutine, _) =
+        let (mut coroutine, _) =
             begun(&lua, &stacks, "local own = quick() return own, coroutine.wrap(function() return quick() end)()");
-        let Resumed::Ended(values) = stacks.resume(&coroutine, |_| ()) else { panic!("it ends") };
         let own = coroutine.address().addr() as f64;
+        let Resumed::Ended(values) = stacks.resume(&mut coroutine, |_| ()) else { panic!("it ends") };
         assert_eq!(values.kind(1), Kind::Number(own));
         assert!(
             matches!(values.kind(2), Kind::Number(other) if other != own && other != 0.0),

@@ -288,9 +288,9 @@ struct Entry {
 }
 
 fn begin_entry(r: Option<&mut Request>, machine: &Rc<Machine>, entry: Entry) -> Begun {
-    let Entry { coroutine, given, phase, owner } = entry;
+    let Entry { mut coroutine, given, phase, owner } = entry;
     current::enter_as(r, machine, phase, owner, || {
-        let resumed = machine.stacks.resume(&coroutine, |call| given.give(call, &machine.lua));
+        let resumed = machine.stacks.resume(&mut coroutine, |call| given.give(call, &machine.lua));
         match came(machine, resumed, false) {
             Came::Ended(_) => {
                 machine.keep(coroutine);
@@ -431,9 +431,9 @@ impl Run {
 
     fn resume(&mut self, index: usize, given: Given) -> Option<Step> {
         // None: it was killed meanwhile.
-        let light = self.threads[index].as_ref()?;
+        let light = self.threads[index].as_mut()?;
         let machine = &*self.machine;
-        let resumed = machine.stacks.resume(&light.coroutine, |call| given.give(call, &machine.lua));
+        let resumed = machine.stacks.resume(&mut light.coroutine, |call| given.give(call, &machine.lua));
         // Of the entry thread nobody asks how it ended.
         let came = came(machine, resumed, index != 0);
         self.take(index, came)
