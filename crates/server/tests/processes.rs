@@ -288,11 +288,22 @@ fn a_worker_runs_as_its_user_in_its_directory() {
 }
 
 #[test]
+fn a_start_whose_worker_is_fatal_fails() {
+    let mut server = Server::launch("answer fatal");
+    assert_eq!(server.ended().code(), Some(1));
+    let log = server.log();
+    assert!(log.contains("exited with fatal code 2 and cannot be respawned"), "{log}");
+    assert_eq!(log.matches("start worker process ").count(), 1, "{log}");
+}
+
+#[test]
 fn a_fatal_worker_is_not_replaced() {
-    let server = Server::start("answer fatal");
+    let server = Server::start("answer one");
+    server.ask();
+    server.reload("answer fatal\npriority 5");
     server.logged("exited with fatal code 2 and cannot be respawned");
     let log = server.log();
-    assert_eq!(log.matches("start worker process ").count(), 1, "{log}");
+    assert_eq!(log.matches("start worker process ").count(), 2, "{log}");
 }
 
 #[test]
