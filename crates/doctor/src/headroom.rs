@@ -145,7 +145,7 @@ fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
         let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
         // A group that may use no more than it does has no time to spare, however often it sleeps.
         let is_full = running >= cpus;
-        waking = if is_full { 0.0 } else { s.threads.iter().map(|t| waking::waking(t, m.wake_ns)).sum() };
+        waking = if is_full { 0.0 } else { s.threads.iter().map(|t| waking::waking(t, &m.wake)).sum() };
         let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
         if waking >= 0.005 {
             let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));
@@ -193,7 +193,7 @@ mod tests {
             (1000.0, 3000.0, "the CPU time of worker threads")
         );
         let mut woken = facts(0.25);
-        woken.machine.wake_ns = 5_000;
+        woken.machine.wake.sleep_ns = 5_000;
         woken.serving.as_mut().unwrap().threads.iter_mut().for_each(|t| t.switches = 10_000.0);
         let found = headroom(&woken).unwrap();
         assert!((found.more - 4_000.0).abs() < 1e-6, "{found:?}");
@@ -234,7 +234,7 @@ mod tests {
         let at = |busy: u64| {
             let mut half = facts(0.3);
             half.machine.cpus = 2;
-            half.machine.wake_ns = 5_000;
+            half.machine.wake.sleep_ns = 5_000;
             half.serving.as_mut().unwrap().threads.iter_mut().for_each(|t| t.switches = 10_000.0);
             (half.machine.before.cpu, half.machine.now.cpu) = ((0, 0), (busy, 200));
             headroom(&half).unwrap()

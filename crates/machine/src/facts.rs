@@ -8,6 +8,7 @@ use crate::journal;
 use crate::kernel_log::{self, Line};
 use crate::processes::{self, Process};
 use crate::sockets::Sockets;
+use crate::wake;
 use serde::{Deserialize, Serialize};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs::read_to_string;
@@ -74,9 +75,9 @@ pub struct Facts {
     pub now: Moving,
     /// Between the two.
     pub seconds: f64,
-    /// What it costs a thread to sleep and be woken, nanoseconds of CPU time; 0: not known.
+    /// What it costs a thread to sleep and be woken.
     #[serde(default)]
-    pub wake_ns: u64,
+    pub wake: wake::Costs,
     /// Connection tracking, where the kernel does that.
     pub conntrack: Option<Conntrack>,
     /// The limits of this process's group.
@@ -136,7 +137,7 @@ impl Facts {
     pub fn since(before: Moving, groups: &Groups, began: Instant) -> Facts {
         let mut facts = Facts { before, now: Moving::read(), format: FORMAT, ..Facts::default() };
         facts.seconds = began.elapsed().as_secs_f64();
-        facts.wake_ns = crate::wake::cost_ns();
+        facts.wake = wake::costs();
         facts.at = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_secs());
         facts.kernel = setting("kernel.osrelease").unwrap_or_default();
         facts.up_s = first_number(&read_to_string("/proc/uptime").unwrap_or_default());

@@ -3,10 +3,11 @@
 //! The thread tells it itself. A turn of its loop takes so long before and after all work (leaving idle, cold caches, the system call that
 //! waits), and so much for each task that is run in it. Where some turns have several tasks, the slope of the line through turns is what a task
 //! costs, measured on this machine in this very second; what the thread runs beyond that is spent once a turn, and a busy thread
-//! shares a turn among many tasks. Where nearly all turns have the same number of tasks there is no line: then it is what a sleep costs on this
-//! machine ([`machine::wake`]), which is less than it is for a thread with something to do.
+//! shares a turn among many tasks. Where nearly all turns have the same number of tasks there is no line, and where single tasks are long it finds only a part:
+//! then it is what a sleep before so much work costs any thread of this machine ([`machine::wake`]).
 
 use crate::serving::Thread;
+use machine::wake::Costs;
 
 /// Tasks in a turn of a busy thread: 61 with 64 connections (perf/notes/2026-11-27-doctor.md). With half as many connections it is half of that, which
 /// changes what is told by a hundredth.
@@ -19,10 +20,11 @@ const MOST: f64 = 0.5;
 /// may miss them, and what they take is no wake-up.
 const MOST_NS: f64 = 40_000.0;
 
-/// The part of a CPU. `wake_ns`: what a sleep costs a thread here.
-pub(super) fn waking(thread: &Thread, wake_ns: u64) -> f64 {
-    let told = told(thread).unwrap_or(thread.switches * wake_ns as f64 / 1e9);
-    told.min(thread.running * MOST)
+/// The part of a CPU. `costs`: what a sleep costs a thread here.
+pub(super) fn waking(thread: &Thread, costs: &Costs) -> f64 {
+    let work_ns = if thread.switches > 0.0 { thread.running * 1e9 / thread.switches } else { 0.0 };
+    let any = thread.switches * costs.of(work_ns) / 1e9;
+    told(thread).unwrap_or(0.0).max(any).min(thread.running * MOST)
 }
 
 /// By the thread's own turns.
@@ -47,6 +49,10 @@ mod tests {
         Thread { running, switches: 12_166.0, work: Some(Work { turns, timed }), ..Thread::default() }
     }
 
+    fn sleep(sleep_ns: u64) -> Costs {
+        Costs { sleep_ns, ..Costs::default() }
+    }
+
     fn half_load() -> Thread {
         recorded(0.814, 27_892.0, [3772.0, 4149.0, 11_927.0, 100_469_700.0, 520_523_995.0, 238_943_106.0])
     }
@@ -54,19 +60,18 @@ mod tests {
     #[test]
     fn a_thread_at_half_load_tells_what_it_could_do() {
         let half = half_load();
-        let could = 31_208.0 / (half.running - waking(&half, 5_000));
+        let could = 31_208.0 / (half.running - waking(&half, &sleep(5_000)));
         // 62,416 and 47,684 requests a second were measured before and after: 55,050 on average.
         assert!((could / 55_050.0 - 1.0).abs() < 0.15, "{could}");
         let without = Thread { work: None, ..half };
-        let could = 31_208.0 / (without.running - waking(&without, 5_000));
+        let could = 31_208.0 / (without.running - waking(&without, &sleep(5_000)));
         assert!(could / 55_050.0 < 0.8, "{could}: by the cost of a sleep alone");
     }
 
     #[test]
     fn a_busy_thread_has_nothing_to_gain() {
-        let full =
-            recorded(0.981, 1_088.0, [148.0, 8_552.0, 529_868.0, 132_135_260.0, 12_887_896_788.0, 8_194_831_865.0]);
-        assert!(waking(&full, 5_000) < 0.01, "{}", waking(&full, 5_000));
+        let full = Thread { switches: 1_088.0, ..recorded(0.981, 1_088.0, [148.0, 8_552.0, 529_868.0, 132_135_260.0, 12_887_896_788.0, 8_194_831_865.0]) };
+        assert!(waking(&full, &sleep(5_000)) < 0.01, "{}", waking(&full, &sleep(5_000)));
     }
 
     #[test]
@@ -74,16 +79,25 @@ mod tests {
         let mut same = half_load();
         let timed = &mut same.work.as_mut().unwrap().timed;
         (timed.x, timed.xx, timed.xy) = (timed.count, timed.count, timed.y);
-        assert!((waking(&same, 5_000) - 0.060_83).abs() < 1e-9, "every turn has one task");
+        assert!((waking(&same, &sleep(5_000)) - 0.060_83).abs() < 1e-9, "every turn has one task");
         let mut rough = half_load();
         rough.work.as_mut().unwrap().timed.yy *= 1_000.0;
-        assert!((waking(&rough, 5_000) - 0.060_83).abs() < 1e-9);
+        assert!((waking(&rough, &sleep(5_000)) - 0.060_83).abs() < 1e-9);
+    }
+
+    #[test]
+    fn long_work_behind_a_sleep_is_slower() {
+        // TLS handshakes at half of 835 a second, 27 November: the thread ran 0.6 of its time and slept about 1,000 times a second.
+        let thread = Thread { running: 0.6, switches: 1_000.0, ..Thread::default() };
+        let costs = Costs { sleep_ns: 5_000, stretches: vec![(25_000, 5_000), (115_000, 20_600), (1_320_000, 86_600)] };
+        let told = waking(&thread, &costs);
+        assert!((told - 0.0472).abs() < 1e-3, "{told}");
     }
 
     #[test]
     fn dear_tasks_are_not_taken_for_waking() {
         let mut rare = half_load();
         rare.work.as_mut().unwrap().turns = 500.0;
-        assert!(waking(&rare, 0) <= 0.02, "{}", waking(&rare, 0));
+        assert!(waking(&rare, &sleep(0)) <= 0.02, "{}", waking(&rare, &sleep(0)));
     }
 }
