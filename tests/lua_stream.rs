@@ -202,3 +202,36 @@ fn a_program_judges_a_peer_s_certificate() {
     assert_eq!(ask(second.number), "", "{}", server.error_log());
     server.wait_for("logs/error.log", "proxy_ssl_verify result: 18");
 }
+
+/// `lua_capture_error_log`: programs of `http` and of `stream` read the same lines, each of them at its own pace and from its own level on.
+#[test]
+fn programs_of_both_kinds_read_the_log_each_for_itself() {
+    let second = Port::reserve();
+    let read = "local log = require 'ngx.errlog'
+        local function seen()
+          local lines, marks = assert(log.get_logs(1000)), {}
+          for at = 3, #lines, 3 do marks[#marks + 1] = lines[at]:match('mark %d') end
+          return table.concat(marks, ' ')
+        end ";
+    let server = Site::whole(&format!(
+        "worker_processes 1; events {{}} error_log logs/error.log info;
+         http {{ lua_capture_error_log 64k; server {{ listen 127.0.0.1:@PORT@;
+           location / {{ content_by_lua_block {{ {read} ngx.print(seen()) }} }} }} }}
+         stream {{ lua_capture_error_log 64k; server {{ listen 127.0.0.1:{}; content_by_lua_block {{ {read}
+           ngx.log(ngx.WARN, 'mark 1')
+           assert(log.set_filter_level(ngx.ERR))
+           ngx.log(ngx.WARN, 'mark 2') ngx.log(ngx.ERR, 'mark 3')
+           ngx.print(seen(), '/', seen())
+         }} }} }}",
+        second.number
+    ))
+    .start();
+    assert_eq!(exchange(second.number, b""), "mark 1 mark 3/");
+    let mut client = Client::connect(server.port);
+    assert_eq!((client.get("/").text(), client.get("/").text()), ("mark 1 mark 2 mark 3".to_owned(), String::new()));
+    let (status, said) = Site::whole("events {} stream { lua_capture_error_log 1k; }").check();
+    assert!(
+        !status.success() && said.contains("invalid capture error log size \"1k\", minimum size is 4096"),
+        "{said}"
+    );
+}

@@ -4,6 +4,7 @@
 use super::api::variables::Ways;
 use super::current::{self, Phase};
 use super::{api, run, watch};
+use crate::log::captured;
 use crate::log::error::Level;
 use crate::modules::lua::chunk::{Chunk, Source};
 use crate::request::Request;
@@ -230,7 +231,10 @@ impl Machine {
         });
         let expressions = *snapshot.main.lua.regex_cache_max_entries as usize;
         ::lua::regex::configure(*snapshot.main.lua.regex_match_limit as u32, expressions);
-        crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
+        if asked == Asked::ForRequests {
+            let reader = if snapshot.is_stream() { captured::Reader::Stream } else { captured::Reader::Http };
+            captured::keep(reader, *snapshot.main.lua.capture_error_log as usize);
+        }
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = snapshot.main.lua.init.as_ref().filter(|_| asked == Asked::ForRequests) {
             machine
