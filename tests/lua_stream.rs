@@ -235,3 +235,24 @@ fn programs_of_both_kinds_read_the_log_each_for_itself() {
         "{said}"
     );
 }
+
+/// What programs of the handshake put into `ngx.ctx` the session's tables fall back on.
+#[test]
+fn a_session_sees_what_its_handshake_has_left() {
+    if !has_tools() {
+        return;
+    }
+    let server = Site::whole(
+        r##"events {} stream { server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+             ssl_client_hello_by_lua_block { ngx.ctx.answer = 42 }
+             ssl_certificate_by_lua_block { ngx.ctx.answer = ngx.ctx.answer + 1 }
+             preread_by_lua_block { ngx.ctx.seen = ngx.ctx.answer }
+             content_by_lua_block { ngx.say(ngx.ctx.seen, " ", ngx.ctx.answer, " ", rawget(ngx.ctx, "answer")) } } }"##,
+    )
+    .certificate("localhost")
+    .start();
+    let mut client = Setup::new().connect(server.port, "localhost");
+    let mut text = String::new();
+    let _ = client.stream.read_to_string(&mut text);
+    assert_eq!(text, "43 43 nil\n");
+}

@@ -49,6 +49,8 @@ pub struct Machine {
     idle: RefCell<Vec<Coroutine>>,
     /// Where values of programs that wait are kept.
     pub shelf: Shelf,
+    /// The tables `ngx.ctx`, by themselves: their places are the numbers that lines of the log call them by.
+    pub contexts: Shelf,
     /// The way into its programs.
     pub stacks: Stacks,
     most_idle: usize,
@@ -201,6 +203,7 @@ impl Machine {
             watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
         }
         let shelf = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        let contexts = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let stacks = Stacks::new(&lua, &shelf).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
@@ -213,6 +216,7 @@ impl Machine {
             files: RefCell::default(),
             idle: RefCell::default(),
             shelf,
+            contexts,
             stacks,
             most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
             bounded: !most.is_zero(),

@@ -378,13 +378,16 @@ function req.finish_body()
 end
 
 -- The table that was asked for last, and its number: most ask for one more than once.
-local raw_ctx = raw.ctx
+local raw_ctx, ctx_any = raw.ctx, raw.ctx_any
 local known_number, known_ctx
 local function ctx()
     local table, number = raw_ctx(known_number)
     if table == nil then
         return known_ctx
-    elseif table == FAULT then
+    elseif table == OTHER then
+        table, number = ctx_any()
+    end
+    if table == FAULT then
         return table, number
     end
     known_number, known_ctx = number, table
