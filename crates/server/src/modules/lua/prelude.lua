@@ -472,9 +472,17 @@ ngx.crc32_long = checked(raw.crc32)
 
 -- Those that cannot fail are the server's own.
 ngx.now, ngx.time = raw.now, raw.time
-for _, name in ipairs({ "update_time", "today", "localtime", "utctime", "cookie_time", "http_time",
-                        "parse_http_time" }) do
+for _, name in ipairs({ "update_time", "today", "localtime", "utctime" }) do
     ngx[name] = checked(raw[name])
+end
+for name, kind in pairs({ cookie_time = "number", http_time = "number", parse_http_time = "string" }) do
+    local f = raw[name]
+    ngx[name] = function(given)
+        if type(given) ~= kind then
+            error(kind .. " argument only", 2)
+        end
+        return finish(f(given))
+    end
 end
 ngx.get_now_ts = nil
 
@@ -675,21 +683,24 @@ end
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
 
 local dict = {}
+local function of_dict(self)
+    if getmetatable(self) ~= dict then
+        error("bad \"zone\" argument", 3)
+    end
+    return self[1]
+end
 for name in pairs(raw.dict) do
     local f = raw.dict[name]
     dict[name] = function(self, ...)
-        if type(self) ~= "table" or not self[1] then
-            error("bad \"zone\" argument", 2)
-        end
-        return finish(f(self[1], ...))
+        return finish(f(of_dict(self), ...))
     end
 end
-local function of_dict(self)
-    local number = type(self) == "table" and self[1]
-    if not number then
-        error("bad \"zone\" argument", 3)
+function dict.expire(self, key, ttl)
+    local number = of_dict(self)
+    if not ttl then
+        error("bad \"exptime\" argument", 2)
     end
-    return number
+    return finish(raw.dict.expire(number, key, ttl))
 end
 local get_quick, get_any = raw.dict_quick.get, raw.dict.get
 function dict.get(self, key)
@@ -720,11 +731,31 @@ for _, name in ipairs({ "set", "safe_set", "add", "safe_add", "replace" }) do
 end
 local incr_quick, incr = raw.dict_quick.incr, dict.incr
 function dict.incr(self, key, value, init, ttl)
-    if init ~= nil and type(init) ~= "number" then
+    if type(value) ~= "number" then
+        value = tonumber(value)
+        if not value then
+            -- What FFI says of it in OpenResty.
+            error("cannot convert 'nil' to 'double'", 2)
+        end
+    end
+    if init == false then
+        init = nil
+    elseif init ~= nil and type(init) ~= "number" then
         local given = type(init)
         init = tonumber(init)
         if not init then
             error("bad init arg: number expected, got " .. given, 2)
+        end
+    end
+    if ttl ~= nil then
+        local given = type(ttl)
+        ttl = tonumber(ttl)
+        if not ttl then
+            error("bad init_ttl arg: number expected, got " .. given, 2)
+        elseif ttl < 0 then
+            error("bad \"init_ttl\" argument", 2)
+        elseif not init then
+            error("must provide \"init\" when providing \"init_ttl\"", 2)
         end
     end
     local number, text, forcible = incr_quick(of_dict(self), key, value, init, ttl)
@@ -1188,15 +1219,24 @@ local function option_value(value)
     if type(value) == "boolean" then
         return value and 1 or 0
     end
-    return tonumber(value)
+    local number = tonumber(value)
+    if not number then
+        raise("bad argument #3 to 'setoption' (cannot convert '" .. type(value) .. "' to 'int')")
+    end
+    return number
 end
 function tcp:setoption(name, value)
-    if value == nil then
+    if name == nil then
+        return nil, "missing the \"option\" argument"
+    elseif value == nil then
         return nil, "missing the \"value\" argument"
     end
     return finish(raw.socket_option(socket_of(self, "setoption"), tostring(name), option_value(value)))
 end
 function tcp:getoption(name)
+    if name == nil then
+        return nil, "missing the \"option\" argument"
+    end
     return finish(raw.socket_option(socket_of(self, "getoption"), tostring(name)))
 end
 function tcp:setkeepalive(ms, size)

@@ -22,8 +22,9 @@ fn shown(seconds: i64) -> String {
 fn cookie_time(seconds: i64) -> String {
     let text = date::format_http(seconds);
     let text = String::from_utf8_lossy(&text);
-    // `Mon, 23 Nov 2026 08:30:00 GMT`
-    format!("{}, {}-{}-{} {}", &text[..3], &text[5..7], &text[8..11], &text[14..16], &text[17..])
+    // `Mon, 23 Nov 2026 08:30:00 GMT`. As nginx: from 2038 on the year has four digits.
+    let year = if &text[12..16] > "2037" { &text[12..16] } else { &text[14..16] };
+    format!("{}, {}-{}-{year} {}", &text[..3], &text[5..7], &text[8..11], &text[17..])
 }
 
 /// See the module's head.
