@@ -832,3 +832,50 @@ fn ends_of_programs_leave_what_was_said() {
     assert_eq!(server.get("/escaped").text(), "/space?a=%20&b=1\n");
     assert_eq!(server.get("/phase").text(), "8 false true\n");
 }
+
+/// Which process it is: the master runs `init_by_lua*` in OpenResty, and without a master there is one process.
+#[test]
+fn a_program_asks_what_its_process_is() {
+    let text = r##"events {} http { init_by_lua_block {
+             local process = require "ngx.process"
+             first = process.type() .. " " .. select(2, process.enable_privileged_agent(-1))
+           }
+           server { listen 127.0.0.1:@PORT@; location = /t { content_by_lua_block {
+             local process = require "ngx.process"
+             ngx.say(first, "|", process.type(), "|", select(2, process.enable_privileged_agent()), "|", process.get_master_pid() == ngx.worker.pid())
+           } } } }"##;
+    let refused = "bad 'connections' argument: number expected and greater than 0|";
+    let said = |text: &str| Site::whole(text).start().get("/t").text();
+    assert_eq!(said(text), format!("master {refused}worker|API disabled in the current context|false\n"));
+    let alone = format!("master_process off; {text}");
+    assert_eq!(said(&alone), format!("single {refused}single|API disabled in the current context|true\n"));
+}
+
+/// Small functions of lua-resty-core's own modules that programs ask for.
+#[test]
+fn modules_of_resty_core_have_their_functions() {
+    let said = says(
+        r##"local given = { seen = 1 }
+           local get = require("resty.core.ctx").get_ctx_table
+           ngx.say(get(given) == given, " ", get() == given, " ", ngx.ctx.seen)
+           local time = require "resty.core.time"
+           ngx.say(time.monotonic_msec() > 0, " ", math.abs(time.monotonic_time() * 1000 - time.monotonic_msec()) < 50)
+           local replace = require("resty.core.utils").str_replace_char
+           ngx.say(replace("_a_b", "_", "-"), " ", replace("a.b%c", ".", "%"), " ", replace("a1b0", "02", "02"))
+           local misc = require "resty.core.misc"
+           misc.register_ngx_magic_key_getter("own", function() return "got" end)
+           misc.register_ngx_magic_key_setter("own", function(value) ngx.ctx.own = value end)
+           ngx.own = 7
+           ngx.say(ngx.own, " ", ngx.ctx.own)
+           require("resty.core.request").set_req_header("X-A", "1", true)
+           require("resty.core.request").set_req_header("X-A", "2", false)
+           ngx.say(table.concat(ngx.req.get_headers()["X-A"], ","))
+           local re, regex = require "ngx.re", require "resty.core.regex"
+           local text, pattern = ("a"):rep(3000) .. "b", "(?:a|[ab])+c"
+           ngx.say(regex.is_regex_cache_empty(), " ", pcall(re.opt, "jit_stack_size", 128 * 1024))
+           ngx.re.find("a", "a", "o")
+           ngx.say(regex.is_regex_cache_empty(), " ", (select(2, pcall(re.opt, "jit_stack_size", 128 * 1024)):match("not allowed")))"##,
+    );
+    let wanted = ["true true 1", "true true", "-a-b a%b%c a1b0", "got 7", "1,2", "true true", "false not allowed"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}

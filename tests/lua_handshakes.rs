@@ -162,7 +162,8 @@ fn a_program_takes_part_in_handshakes_with_peers() {
         r##"server { listen 127.0.0.1:@OTHER@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
              ssl_verify_client optional_no_ca; location / { return 200 "$ssl_client_s_dn"; } }
            server { listen 127.0.0.1:@PORT@; proxy_ssl_session_reuse off;
-             location /shown { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_certificate_by_lua_block {
+             location /shown { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_protocols TLSv1.2; proxy_ssl_certificate_by_lua_block {
+               ngx.log(ngx.WARN, "will speak ", require("ngx.proxyssl").get_tls1_version_str())
                local function read(name) local f = assert(io.open("@DIR@/" .. name)) local t = f:read("*a") f:close() return t end
                local ssl, peer = require "ngx.ssl", require "ngx.ssl.proxysslcert"
                ngx.sleep(0.01)
@@ -174,6 +175,7 @@ fn a_program_takes_part_in_handshakes_with_peers() {
                proxy_ssl_trusted_certificate other.crt; proxy_ssl_verify_by_lua_block {
                  local verify = require "ngx.ssl.proxysslverify"
                  ngx.log(ngx.WARN, "result: ", verify.get_verify_result(), " ", type(verify.get_verify_cert()))
+                 ngx.log(ngx.WARN, "speaks ", require("ngx.proxyssl").get_tls1_version_str())
                  if ngx.var.arg_trust then assert(verify.set_verify_result(0)) end
                } } }"##,
     )
@@ -184,7 +186,9 @@ fn a_program_takes_part_in_handshakes_with_peers() {
     assert_eq!(get("/shown").text(), "CN=other");
     assert_eq!(get("/judged?trust=1").status, 200);
     assert_eq!(get("/judged").status, 502);
-    assert!(server.error_log().contains("result: 18 userdata"), "{}", server.error_log());
+    for line in ["result: 18 userdata", "will speak TLSv1.2", "speaks TLSv1.3"] {
+        assert!(server.error_log().contains(line), "{line}: {}", server.error_log());
+    }
 }
 
 #[test]

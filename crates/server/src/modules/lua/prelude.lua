@@ -1446,24 +1446,68 @@ local function module(name, made)
     end
 end
 
-local nothing = { version = "0.1.32" }
+local core_version = "0.1.32"
+local nothing = { version = core_version }
 loaded["resty.core"] = nothing
-for _, name in ipairs({ "resty.core", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
-                        "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
-                        "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
-                        "resty.core.ndk", "resty.core.utils", "resty.core.socket", "resty.core.coroutine", "resty.core.param" }) do
+for _, name in ipairs({ "resty.core", "resty.core.shdict", "resty.core.var", "resty.core.hash", "resty.core.base64", "resty.core.uri",
+                        "resty.core.exit", "resty.core.worker", "resty.core.phase", "resty.core.ndk", "resty.core.socket",
+                        "resty.core.coroutine", "resty.core.param" }) do
     module(name, nothing)
 end
+module("resty.core.ctx", {
+    version = core_version,
+    get_ctx_table = function(given)
+        return (finish(ctx_any(given)))
+    end,
+})
+module("resty.core.time", {
+    version = core_version,
+    monotonic_msec = raw.monotonic_ms,
+    monotonic_time = function() return raw.monotonic_ms() / 1000 end,
+})
+-- Names of `ngx` that are functions of a program's own.
+module("resty.core.misc", {
+    version = core_version,
+    register_ngx_magic_key_getter = function(name, get) getters[name] = get end,
+    register_ngx_magic_key_setter = function(name, set) setters[name] = set end,
+})
+module("resty.core.regex", { version = core_version, is_regex_cache_empty = raw.re_is_empty, set_buf_grow_ratio = function() end })
+module("resty.core.request", { version = core_version, set_req_header = function(name, value, override)
+    if override then
+        return req.set_header(name, value)
+    end
+    return finish(raw.req_add_header(name, value))
+end })
+module("resty.core.response", {
+    version = core_version,
+    set_resp_header = function(_, name, value, no_override)
+        if no_override then
+            return finish(raw.add_header(name, value))
+        end
+        ngx.header[name] = value
+    end,
+    bypass_if_checks = checked(raw.bypass_if_checks),
+})
+module("resty.core.utils", {
+    version = core_version,
+    -- One character in place of another, in texts that have the first of them somewhere.
+    str_replace_char = function(text, find, with)
+        if not text:find(find, 1, true) then
+            return text
+        end
+        return (text:gsub(find:sub(1, 1):gsub("%W", "%%%0"), (with:sub(1, 1):gsub("%%", "%%%%"))))
+    end,
+})
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
-    -- The stack of compiled expressions is PCRE2's own here, and grows by itself.
     opt = function(name, value)
         if name ~= "jit_stack_size" then
             error("unrecognized option name", 2)
         elseif type(value) ~= "number" or value < 0 then
             error("bad argument #2 to 'opt' (number expected, got " .. type(value) .. ")", 2)
         end
+        finish(raw.re_jit_stack(value))
     end,
     split = function(subject, pattern, options, ctx, max, res)
         if res ~= nil and type(res) ~= "table" then
@@ -1544,10 +1588,27 @@ module("ngx.errlog", {
         return finish(raw.log_lines(tonumber(most) or 10, into or {}))
     end,
 })
+-- `init_by_lua*` is the master's there. Each thread runs it here, to the same end. After it nothing changes any more.
+local process_type = not raw.has_master and "single" or nil
 module("ngx.process", {
     version = "0.1.32",
-    type = function() return "worker" end,
-    enable_privileged_agent = function() return nil, "not supported yet" end,
+    type = function()
+        if process_type then
+            return process_type
+        elseif raw.phase() == "init" then
+            return "master"
+        end
+        process_type = "worker"
+        return process_type
+    end,
+    enable_privileged_agent = function(connections)
+        if raw.phase() ~= "init" then
+            return nil, "API disabled in the current context"
+        elseif connections and (type(connections) ~= "number" or connections < 0) then
+            return nil, "bad 'connections' argument: number expected and greater than 0"
+        end
+        return nil, "not supported yet"
+    end,
     signal_graceful_exit = function() return error("not supported yet", 2) end,
     get_master_pid = raw.master_pid,
 })

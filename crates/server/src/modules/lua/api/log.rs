@@ -113,8 +113,11 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
         Ok(())
     })?;
     add_function(lua, raw, "worker_pid", |_, ()| -> Result<_, Fault> { Ok(std::process::id()) })?;
-    add_function(lua, raw, "master_pid", |_, ()| -> Result<_, Fault> {
-        Ok(rustix::process::getppid().map(|p| p.as_raw_nonzero().get()))
+    let has_master = snapshot.process.master_process;
+    raw.raw_set("has_master", has_master)?;
+    add_function(lua, raw, "master_pid", move |_, ()| -> Result<_, Fault> {
+        let own = std::process::id().cast_signed();
+        Ok(if has_master { rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) } else { Some(own) })
     })?;
     let threads = snapshot.process.threads;
     add_function(lua, raw, "worker_count", move |_, ()| -> Result<_, Fault> { Ok(threads) })?;

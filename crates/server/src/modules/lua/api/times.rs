@@ -37,6 +37,10 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         call.give_number((clock::wall_ms() / 1000) as f64);
         Ok(())
     })?;
+    quick::add(lua, raw, "monotonic_ms", |call| {
+        call.give_number(clock::monotonic_ms() as f64);
+        Ok(())
+    })?;
     add_function(lua, raw, "update_time", |_, ()| -> Result<_, Fault> {
         clock::refresh();
         Ok(())
