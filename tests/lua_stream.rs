@@ -256,3 +256,37 @@ fn a_session_sees_what_its_handshake_has_left() {
     let _ = client.stream.read_to_string(&mut text);
     assert_eq!(text, "43 43 nil\n");
 }
+
+/// A session of TLS that a program of `stream` has is a value of its own kind, as in OpenResty, and is good for a later handshake.
+#[test]
+fn a_program_of_stream_uses_a_session_of_tls_again() {
+    if !has_tools() {
+        return;
+    }
+    let second = Port::reserve();
+    let server = Site::whole(&format!(
+        r##"events {{}}
+           http {{ server {{ listen 127.0.0.1:@OTHER@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; ssl_protocols TLSv1.2;
+             location / {{ return 200 "$ssl_session_reused"; }} }} }}
+           stream {{ lua_ssl_protocols TLSv1.2; server {{ listen 127.0.0.1:@PORT@; return up; }}
+             server {{ listen 127.0.0.1:{}; content_by_lua_block {{
+             local function ask(session)
+               local s = ngx.socket.tcp()
+               assert(s:connect("127.0.0.1", @OTHER@))
+               local session = assert(s:sslhandshake(session))
+               assert(s:send("GET / HTTP/1.0\r\n\r\n"))
+               return session, (s:receive("*a"):gsub("^.*\r\n\r\n", ""))
+             end
+             local session, first = ask()
+             local again, second = ask(session)
+             local _, third = ask(io.stdout)
+             ngx.say(type(session), " ", type(again), " ", first, second, third, " ", tostring(ask(false)))
+             session, again = nil, nil
+             collectgarbage()
+           }} }} }}"##,
+        second.number
+    ))
+    .certificate("localhost")
+    .start();
+    assert_eq!(exchange(second.number, b""), "userdata userdata .r. true\n", "{}", server.error_log());
+}

@@ -1285,9 +1285,23 @@ function tcp:setclientcert(cert, key)
     return finish(raw.socket_certificate(number, cert, key))
 end
 
--- A session of TLS, as a program holds it: what the server keeps for it goes with it.
-local session_of
-do
+-- A session of TLS, as a program holds it: what the server keeps for it goes with it. In `stream` it is of Lua's own kind for what is
+-- another's, in `http` of FFI's, as in OpenResty.
+local session_of, number_of_session
+if raw.subsystem == "stream" then
+    local numbers = setmetatable({}, { __mode = "k" })
+    session_of = function(number)
+        local session = newproxy(true)
+        getmetatable(session).__gc = function()
+            raw.ssl_session_free(number)
+        end
+        numbers[session] = number
+        return session
+    end
+    number_of_session = function(session)
+        return numbers[session]
+    end
+else
     local ffi = require "ffi"
     ffi.cdef("struct ironweir_tls_session { uint32_t number; };")
     local make = ffi.metatype("struct ironweir_tls_session", {
@@ -1297,6 +1311,9 @@ do
     })
     session_of = function(number)
         return make(number)
+    end
+    number_of_session = function(session)
+        return type(session) == "cdata" and tonumber(session.number) or nil
     end
 end
 
@@ -1309,10 +1326,8 @@ end
 
 function tcp:sslhandshake(session, name, verify)
     local number = socket_of(self, "sslhandshake")
-    if type(session) == "cdata" then
-        session = tonumber(session.number)
-    elseif session ~= false then
-        session = nil
+    if session then
+        session = number_of_session(session)
     end
     return shaken(wait("handshake", number, name and tostring(name), verify and true or false, session))
 end
