@@ -879,3 +879,43 @@ fn modules_of_resty_core_have_their_functions() {
     let wanted = ["true true 1", "true true", "-a-b a%b%c a1b0", "got 7", "1,2", "true true", "false not allowed"];
     assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
 }
+
+/// Timers of one moment fire in the order in which they were made, and one that repeats begins its next time before its program runs.
+#[test]
+fn timers_keep_their_order() {
+    let server = site(
+        r##"local order, runs = {}, 0
+           -- Places of timers that are free again would turn the order round.
+           for at = 1, 4 do ngx.thread.spawn(function() ngx.sleep(0.001) end) end
+           ngx.sleep(0.02)
+           for at = 1, 5 do ngx.timer.at(0.02, function() order[at] = runs runs = runs + 1 end) end
+           local turns = 0
+           ngx.timer.every(0.03, function() turns = turns + 1 ngx.sleep(60) end)
+           while turns < 3 do ngx.sleep(0.005) end
+           ngx.say(table.concat(order, " "))"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "0 1 2 3 4\n");
+}
+
+/// A program may say that a body is shorter than it is: whoever reads it gets so much, and the rest is nobody's request.
+#[test]
+fn a_body_ends_where_a_program_says() {
+    let server = Site::server(
+        r##"location = /t { rewrite_by_lua_block { ngx.req.set_header("Content-Length", ngx.var.arg_length) }
+             content_by_lua_block { ngx.req.read_body() ngx.say(ngx.req.get_body_data(), " ", ngx.var.http_content_length) } }
+           location = /hidden { content_by_lua_block { ngx.log(ngx.ERR, "smuggled") } }"##,
+    )
+    .start();
+    let body = "12345GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    let ask = |length: &str| {
+        let head = format!("POST /t?length={length} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        let r = server.connect().send(format!("{head}{body}")).response();
+        (r.text(), r.header("Connection").map(str::to_owned))
+    };
+    assert_eq!(ask("5"), ("12345 5\n".to_owned(), Some("close".to_owned())));
+    assert_eq!(ask("0"), ("nil 0\n".to_owned(), Some("close".to_owned())));
+    // One that is longer has no more than the client has sent.
+    assert_eq!(ask("4000").0, format!("{body} 4000\n"));
+    assert!(!server.error_log().contains("smuggled"));
+}

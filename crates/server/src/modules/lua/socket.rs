@@ -608,6 +608,19 @@ pub fn kind_of(shared: &Shared) -> &'static str {
     if shared.borrow().datagrams { "udp" } else { "tcp" }
 }
 
+/// A connect under way: given up before its end it leaves its place in the pool.
+struct Unfinished(Shared, bool);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.1
+            && let Ok(mut connection) = self.0.try_borrow_mut()
+        {
+            connection.close();
+        }
+    }
+}
+
 async fn connect(
     shared: Shared,
     host: String,
@@ -631,6 +644,7 @@ async fn connect(
         c.peer = if is_unix { host.clone() } else { format!("{host}:{port}") };
         (c.conf.clone(), c.timeouts[0], c.datagrams, c.local)
     };
+    let mut unfinished = Unfinished(shared.clone(), true);
     let timer = Timer::new();
     timer.set(timeout);
     if !datagrams {
@@ -663,6 +677,7 @@ async fn connect(
                 let mut c = shared.borrow_mut();
                 let Idle { socket, reused, seat, .. } = *idle;
                 (c.socket, c.reused, c.seat) = (Some(socket), reused, Some(seat));
+                unfinished.1 = false;
                 return vec![Item::Number(1.0)];
             }
             Some(Grant::Seat(seat)) => shared.borrow_mut().seat = Some(seat),
@@ -696,6 +711,7 @@ async fn connect(
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => {
             shared.borrow_mut().socket = Some(socket);
+            unfinished.1 = false;
             vec![Item::Number(1.0)]
         }
         Some(Err(e)) => refuse(&shared, &to, &e),
