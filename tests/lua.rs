@@ -832,3 +832,90 @@ fn ends_of_programs_leave_what_was_said() {
     assert_eq!(server.get("/escaped").text(), "/space?a=%20&b=1\n");
     assert_eq!(server.get("/phase").text(), "8 false true\n");
 }
+
+/// Which process it is: the master runs `init_by_lua*` in OpenResty, and without a master there is one process.
+#[test]
+fn a_program_asks_what_its_process_is() {
+    let text = r##"events {} http { init_by_lua_block {
+             local process = require "ngx.process"
+             first = process.type() .. " " .. select(2, process.enable_privileged_agent(-1))
+           }
+           server { listen 127.0.0.1:@PORT@; location = /t { content_by_lua_block {
+             local process = require "ngx.process"
+             ngx.say(first, "|", process.type(), "|", select(2, process.enable_privileged_agent()), "|", process.get_master_pid() == ngx.worker.pid())
+           } } } }"##;
+    let refused = "bad 'connections' argument: number expected and greater than 0|";
+    let said = |text: &str| Site::whole(text).start().get("/t").text();
+    assert_eq!(said(text), format!("master {refused}worker|API disabled in the current context|false\n"));
+    let alone = format!("master_process off; {text}");
+    assert_eq!(said(&alone), format!("single {refused}single|API disabled in the current context|true\n"));
+}
+
+/// Small functions of lua-resty-core's own modules that programs ask for.
+#[test]
+fn modules_of_resty_core_have_their_functions() {
+    let said = says(
+        r##"local given = { seen = 1 }
+           local get = require("resty.core.ctx").get_ctx_table
+           ngx.say(get(given) == given, " ", get() == given, " ", ngx.ctx.seen)
+           local time = require "resty.core.time"
+           ngx.say(time.monotonic_msec() > 0, " ", math.abs(time.monotonic_time() * 1000 - time.monotonic_msec()) < 50)
+           local replace = require("resty.core.utils").str_replace_char
+           ngx.say(replace("_a_b", "_", "-"), " ", replace("a.b%c", ".", "%"), " ", replace("a1b0", "02", "02"))
+           local misc = require "resty.core.misc"
+           misc.register_ngx_magic_key_getter("own", function() return "got" end)
+           misc.register_ngx_magic_key_setter("own", function(value) ngx.ctx.own = value end)
+           ngx.own = 7
+           ngx.say(ngx.own, " ", ngx.ctx.own)
+           require("resty.core.request").set_req_header("X-A", "1", true)
+           require("resty.core.request").set_req_header("X-A", "2", false)
+           ngx.say(table.concat(ngx.req.get_headers()["X-A"], ","))
+           local re, regex = require "ngx.re", require "resty.core.regex"
+           local text, pattern = ("a"):rep(3000) .. "b", "(?:a|[ab])+c"
+           ngx.say(regex.is_regex_cache_empty(), " ", pcall(re.opt, "jit_stack_size", 128 * 1024))
+           ngx.re.find("a", "a", "o")
+           ngx.say(regex.is_regex_cache_empty(), " ", (select(2, pcall(re.opt, "jit_stack_size", 128 * 1024)):match("not allowed")))"##,
+    );
+    let wanted = ["true true 1", "true true", "-a-b a%b%c a1b0", "got 7", "1,2", "true true", "false not allowed"];
+    assert_eq!(said.lines().collect::<Vec<_>>(), wanted);
+}
+
+/// Timers of one moment fire in the order in which they were made, and one that repeats begins its next time before its program runs.
+#[test]
+fn timers_keep_their_order() {
+    let server = site(
+        r##"local order, runs = {}, 0
+           -- Places of timers that are free again would turn the order round.
+           for at = 1, 4 do ngx.thread.spawn(function() ngx.sleep(0.001) end) end
+           ngx.sleep(0.02)
+           for at = 1, 5 do ngx.timer.at(0.02, function() order[at] = runs runs = runs + 1 end) end
+           local turns = 0
+           ngx.timer.every(0.03, function() turns = turns + 1 ngx.sleep(60) end)
+           while turns < 3 do ngx.sleep(0.005) end
+           ngx.say(table.concat(order, " "))"##,
+    )
+    .start();
+    assert_eq!(server.get("/t").text(), "0 1 2 3 4\n");
+}
+
+/// A program may say that a body is shorter than it is: whoever reads it gets so much, and the rest is nobody's request.
+#[test]
+fn a_body_ends_where_a_program_says() {
+    let server = Site::server(
+        r##"location = /t { rewrite_by_lua_block { ngx.req.set_header("Content-Length", ngx.var.arg_length) }
+             content_by_lua_block { ngx.req.read_body() ngx.say(ngx.req.get_body_data(), " ", ngx.var.http_content_length) } }
+           location = /hidden { content_by_lua_block { ngx.log(ngx.ERR, "smuggled") } }"##,
+    )
+    .start();
+    let body = "12345GET /hidden HTTP/1.1\r\nHost: a\r\n\r\n";
+    let ask = |length: &str| {
+        let head = format!("POST /t?length={length} HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n", body.len());
+        let r = server.connect().send(format!("{head}{body}")).response();
+        (r.text(), r.header("Connection").map(str::to_owned))
+    };
+    assert_eq!(ask("5"), ("12345 5\n".to_owned(), Some("close".to_owned())));
+    assert_eq!(ask("0"), ("nil 0\n".to_owned(), Some("close".to_owned())));
+    // One that is longer has no more than the client has sent.
+    assert_eq!(ask("4000").0, format!("{body} 4000\n"));
+    assert!(!server.error_log().contains("smuggled"));
+}

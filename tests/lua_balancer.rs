@@ -149,3 +149,29 @@ fn a_peer_with_tls_has_the_name_that_the_program_gives() {
     assert_eq!(crate::harness::Client::connect(plain).get("/?name=example.org").status, 502);
     server.wait_for("logs/error.log", "does not match \"example.org\"");
 }
+
+/// A program gives the request another body before it is made anew, whether the client sent one or not.
+#[test]
+fn a_request_that_is_made_anew_has_the_body_that_a_program_gives() {
+    let backend = Backend::ok("fine");
+    let server = Site::http(
+        r##"upstream u { balancer_by_lua_block {
+             local b = require "ngx.balancer"
+             assert(b.set_current_peer("127.0.0.1", @PEER@))
+             ngx.req.set_body_data("made of " .. (ngx.req.get_body_data() or "nothing"))
+             assert(b.recreate_request())
+           } }
+           server { listen 127.0.0.1:@PORT@; location / { proxy_pass http://u; proxy_http_version 1.1; }
+             location /own { proxy_pass http://u; proxy_set_body own; } }"##,
+    )
+    .set("PEER", backend.port)
+    .start();
+    assert_eq!(server.get("/").text(), "fine");
+    let sent = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 4\r\n\r\nmuch";
+    assert_eq!(server.connect().send(sent).response().text(), "fine");
+    assert_eq!(server.get("/own").text(), "fine");
+    let seen = backend.seen();
+    let bodies: Vec<_> = seen.iter().map(|s| String::from_utf8_lossy(&s.body).into_owned()).collect();
+    assert_eq!(bodies, ["made of nothing", "made of much", "own"]);
+    assert!(seen.iter().all(|s| s.header("Content-Length") == Some(&*s.body.len().to_string())));
+}

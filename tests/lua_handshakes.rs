@@ -1,6 +1,6 @@
 //! Programs in TLS handshakes: `ssl_client_hello_by_lua*`, `ssl_certificate_by_lua*` with clients, `proxy_ssl_*_by_lua*` with peers.
 
-use crate::harness::{Setup, Site, has_tools};
+use crate::harness::{Port, Setup, Site, has_tools};
 
 /// A server that shows `localhost`, with another pair beside it.
 fn secure(server: &str) -> Site {
@@ -162,7 +162,8 @@ fn a_program_takes_part_in_handshakes_with_peers() {
         r##"server { listen 127.0.0.1:@OTHER@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
              ssl_verify_client optional_no_ca; location / { return 200 "$ssl_client_s_dn"; } }
            server { listen 127.0.0.1:@PORT@; proxy_ssl_session_reuse off;
-             location /shown { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_certificate_by_lua_block {
+             location /shown { proxy_pass https://127.0.0.1:@OTHER@; proxy_ssl_protocols TLSv1.2; proxy_ssl_certificate_by_lua_block {
+               ngx.log(ngx.WARN, "will speak ", require("ngx.proxyssl").get_tls1_version_str())
                local function read(name) local f = assert(io.open("@DIR@/" .. name)) local t = f:read("*a") f:close() return t end
                local ssl, peer = require "ngx.ssl", require "ngx.ssl.proxysslcert"
                ngx.sleep(0.01)
@@ -174,6 +175,7 @@ fn a_program_takes_part_in_handshakes_with_peers() {
                proxy_ssl_trusted_certificate other.crt; proxy_ssl_verify_by_lua_block {
                  local verify = require "ngx.ssl.proxysslverify"
                  ngx.log(ngx.WARN, "result: ", verify.get_verify_result(), " ", type(verify.get_verify_cert()))
+                 ngx.log(ngx.WARN, "speaks ", require("ngx.proxyssl").get_tls1_version_str())
                  if ngx.var.arg_trust then assert(verify.set_verify_result(0)) end
                } } }"##,
     )
@@ -184,7 +186,9 @@ fn a_program_takes_part_in_handshakes_with_peers() {
     assert_eq!(get("/shown").text(), "CN=other");
     assert_eq!(get("/judged?trust=1").status, 200);
     assert_eq!(get("/judged").status, 502);
-    assert!(server.error_log().contains("result: 18 userdata"), "{}", server.error_log());
+    for line in ["result: 18 userdata", "will speak TLSv1.2", "speaks TLSv1.3"] {
+        assert!(server.error_log().contains(line), "{line}: {}", server.error_log());
+    }
 }
 
 #[test]
@@ -203,6 +207,7 @@ fn programs_keep_sessions() {
     if !has_tools() {
         return;
     }
+    let second = Port::reserve();
     let server = Site::http(
         r##"lua_shared_dict sessions 1m;
         ssl_session_fetch_by_lua_block {
@@ -218,8 +223,11 @@ fn programs_keep_sessions() {
           ngx.log(ngx.WARN, "store ", #session.get_session_id(), " in ", ngx.get_phase(), " ", pcall(ngx.sleep, 0.1))
         }
         server { listen 127.0.0.1:@PORT@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
-          ssl_session_tickets off; location / { return 200 "$ssl_session_reused"; } }"##,
+          ssl_session_tickets off; location / { return 200 "$ssl_session_reused"; } }
+        server { listen 127.0.0.1:@SECOND@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+          ssl_session_cache none; ssl_protocols TLSv1.2; ssl_session_tickets off; location / { return 200 "$ssl_session_reused"; } }"##,
     )
+    .set("SECOND", second.number)
     .certificate("localhost")
     .start();
     let setup = Setup::tls12();
@@ -234,6 +242,10 @@ fn programs_keep_sessions() {
     // Later versions have no sessions that could be looked for.
     assert_eq!(Setup::new().connect(server.port, "localhost").get("/", "localhost").1, ".");
     assert_eq!(server.error_log().matches("store 64").count(), 1);
+    // A server that does not speak them has sessions for clients that do.
+    let older = Setup::new();
+    let get = || older.connect(second.number, "localhost").get("/", "localhost").1;
+    assert_eq!((get(), get()), (".".to_owned(), "r".to_owned()));
 }
 
 /// `ngx.ssl.verify_client`: who is asked for a certificate, and what that comes to, is the program's.
@@ -271,4 +283,63 @@ fn a_program_asks_clients_for_their_certificates() {
         assert_eq!(told(Setup::with_certificate(dir, "client")), mine, "{name}");
         assert_eq!(told(Setup::new()), without, "{name}");
     }
+}
+
+/// `ngx.ctx` of the handshake belongs to the connection: each of its requests begins with it, and what one of them puts in is its own.
+#[test]
+fn requests_see_what_their_handshake_has_left() {
+    if !has_tools() {
+        return;
+    }
+    let say = |text: &str| format!("local text = {text} ngx.header['Content-Length'] = #text ngx.print(text)");
+    let server = Site::whole(&format!(
+        r##"error_log logs/debug.log debug; events {{}} http {{
+           ssl_session_store_by_lua_block {{ ngx.ctx.stored = ngx.get_phase() }}
+           server {{ listen 127.0.0.1:@PORT@ ssl; server_name localhost; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+             ssl_session_tickets off;
+             ssl_client_hello_by_lua_block {{ ngx.ctx.count = 1 ngx.ctx.all = {{ 0 }} }}
+             ssl_certificate_by_lua_block {{ ngx.sleep(0.001) ngx.ctx.count = ngx.ctx.count + 1 }}
+             location = /one {{ content_by_lua_block {{
+               ngx.ctx.count = ngx.ctx.count + 1
+               ngx.ctx.all[1] = ngx.ctx.all[1] + 1
+               {} }} }}
+             location = /other {{ content_by_lua_block {{ ngx.ctx = {{ count = "mine" }} {} }} }} }} }}"##,
+        say("ngx.ctx.count .. ' ' .. ngx.ctx.all[1] .. ' ' .. tostring(ngx.ctx.stored)"),
+        say("ngx.ctx.count .. ' ' .. tostring(ngx.ctx.all)"),
+    ))
+    .certificate("localhost")
+    .start();
+    let mut client = Setup::new().connect(server.port, "localhost");
+    assert_eq!(client.get("/one", "localhost").1, "3 1 nil");
+    assert_eq!(client.get("/other", "localhost").1, "mine nil");
+    // What stands in a table that it shares is shared.
+    assert_eq!(client.get("/one", "localhost").1, "3 2 nil");
+    assert!(!log_of(&server).contains("release ngx.ctx at ref 1"), "{}", log_of(&server));
+    drop(client);
+    server.wait_for("logs/debug.log", "lua release ngx.ctx at ref 1");
+    assert!(log_of(&server).matches("lua release ngx.ctx at ref 2").count() >= 3, "{}", log_of(&server));
+    // Programs that keep sessions have the same table.
+    assert_eq!(Setup::tls12().connect(server.port, "localhost").get("/one", "localhost").1, "3 1 ssl_session_store");
+}
+
+fn log_of(server: &crate::harness::Server) -> String {
+    std::fs::read_to_string(server.dir().join("logs/debug.log")).unwrap_or_default()
+}
+
+/// A kept connection goes on under a new configuration, whose machine is another: what the old one's handshake has left is not there.
+#[test]
+fn what_a_handshake_has_left_ends_with_its_configuration() {
+    if !has_tools() {
+        return;
+    }
+    let text = "local text = tostring(ngx.ctx.left) ngx.header['Content-Length'] = #text ngx.print(text)";
+    let server = secure(&format!(
+        "ssl_certificate_by_lua_block {{ ngx.ctx.left = 'there' }} location /t {{ content_by_lua_block {{ {text} }} }}"
+    ))
+    .start();
+    let mut client = Setup::new().connect(server.port, "localhost");
+    assert_eq!(client.get("/t", "localhost").1, "there");
+    server.signal(rustix::process::Signal::HUP);
+    assert!(crate::harness::wait(|| client.get("/t", "localhost").1 == "nil"));
+    assert_eq!(Setup::new().connect(server.port, "localhost").get("/t", "localhost").1, "there");
 }

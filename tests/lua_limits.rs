@@ -339,3 +339,58 @@ fn a_dictionary_gives_more_keys_than_lua_has_registers() {
     .start();
     assert_eq!(server.get("/t").text(), "10000 1024\n");
 }
+
+/// What dictionaries and sockets' options say of wrong arguments, in lua-resty-core's words.
+#[test]
+fn dictionaries_and_options_refuse_in_resty_core_s_words() {
+    let server = Site::http(
+        r##"lua_shared_dict d 100k;
+           server { listen 127.0.0.1:@PORT@; default_type text/plain;
+             location = /t { content_by_lua_block {
+               local d = ngx.shared.d
+               local function try(f, ...) ngx.say(select(2, pcall(f, ...))) end
+               try(d.incr, d, "n", "a") try(d.incr, d, "n", 1, 0, -1) try(d.incr, d, "n", 1, 0, "a") try(d.incr, d, "n", 1, nil, 1)
+               try(d.expire, d) try(d.set, { 1 }, "k", 1) try(d.get, "k", 1)
+               ngx.say(d:incr("n", "2", "3", "1") == 5, " ", (d:incr("n", 1, false)))
+               d:set("short", 1, 0.001)
+               ngx.sleep(0.01)
+               ngx.say(d:get("short"), " ", d:ttl("short") < 0, " ", d:ttl("none"))
+               local s = ngx.socket.tcp()
+               try(s.setoption, s, "sndbuf", 4096) try(s.getoption, s, "sndbuf")
+               assert(s:connect("127.0.0.1", @PORT@))
+               ngx.say(s:setoption()) ngx.say(s:setoption("sndbuf")) ngx.say(s:getoption()) ngx.say(s:setoption("abc", 1))
+               try(s.setoption, s, "sndbuf", "much")
+               ngx.say(s:setoption("keepintvl", 3), s:setoption("keepcnt", 5), s:getoption("keepintvl"), s:getoption("keepcnt"))
+               s:close()
+               ngx.say(s:getoption("sndbuf"))
+               try(ngx.cookie_time, "x") try(ngx.parse_http_time, 1)
+               ngx.say(ngx.cookie_time(2200000000))
+             } }
+           }"##,
+    )
+    .start();
+    let wanted = [
+        "cannot convert 'nil' to 'double'",
+        "bad \"init_ttl\" argument",
+        "bad init_ttl arg: number expected, got string",
+        "must provide \"init\" when providing \"init_ttl\"",
+        "bad \"exptime\" argument",
+        "bad \"zone\" argument",
+        "bad \"zone\" argument",
+        "true 6",
+        "nil true nilnot found",
+        "socket is never created nor connected",
+        "socket is never created nor connected",
+        "nilmissing the \"option\" argument",
+        "nilmissing the \"value\" argument",
+        "nilmissing the \"option\" argument",
+        "nilunsupported option abc",
+        "bad argument #3 to 'setoption' (cannot convert 'string' to 'int')",
+        "1135",
+        "nilclosed",
+        "number argument only",
+        "string argument only",
+        "Sun, 18-Sep-2039 23:06:40 GMT",
+    ];
+    assert_eq!(server.get("/t").text().lines().collect::<Vec<_>>(), wanted);
+}

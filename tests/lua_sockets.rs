@@ -351,3 +351,40 @@ fn what_a_program_does_not_close_is_closed_with_its_request() {
     let (_stream, _) = listener.accept().unwrap();
     assert_eq!(client.get("/again").text(), "1\n");
 }
+
+/// Light threads that connect through a full pool stand in its queue in the order in which they asked.
+#[test]
+fn who_asks_a_pool_first_stands_first_in_its_queue() {
+    let port = peer(|_, _| b"x".to_vec());
+    let server = Site::server(
+        r##"location = /t { content_by_lua_block {
+             local options = { pool_size = 1, backlog = 2 }
+             local first = assert(ngx.socket.connect("127.0.0.1", @PEER@, options))
+             local threads = {}
+             for at = 1, 3 do
+               threads[at] = ngx.thread.spawn(function()
+                 local s, why = ngx.socket.connect("127.0.0.1", @PEER@, options)
+                 if not s then return ngx.say(at, " ", why) end
+                 ngx.say(at, " has it")
+                 ngx.sleep(0.005)
+                 s:close()
+               end)
+             end
+             first:setkeepalive()
+             for _, thread in ipairs(threads) do ngx.thread.wait(thread) end
+             -- One that is ended while it stands there leaves its place.
+             first = assert(ngx.socket.connect("127.0.0.1", @PEER@, options))
+             local gone = ngx.thread.spawn(function() ngx.socket.connect("127.0.0.1", @PEER@, options) end)
+             ngx.say(ngx.thread.kill(gone))
+             first:close()
+             -- So does one that has its place, and waits for an address.
+             gone = ngx.thread.spawn(function() ngx.socket.connect("nobody.test", 80, { pool = "own", pool_size = 1, backlog = 1 }) end)
+             ngx.say(ngx.thread.kill(gone))
+             ngx.say(type(ngx.socket.connect("127.0.0.1", @PEER@, { pool = "own", pool_size = 1, backlog = 1 })))
+           } } error_log logs/debug.log debug; resolver 127.0.0.1:@PORT@ ipv6=off; resolver_timeout 60s; lua_socket_connect_timeout 5s;"##,
+    )
+    .set("PEER", port)
+    .start();
+    assert_eq!(server.get("/t").text(), "3 too many waiting connect operations\n1 has it\n2 has it\n1\n1\ntable\n");
+    server.wait_for("logs/debug.log", "lua tcp socket abort queueing");
+}

@@ -202,3 +202,91 @@ fn a_program_judges_a_peer_s_certificate() {
     assert_eq!(ask(second.number), "", "{}", server.error_log());
     server.wait_for("logs/error.log", "proxy_ssl_verify result: 18");
 }
+
+/// `lua_capture_error_log`: programs of `http` and of `stream` read the same lines, each of them at its own pace and from its own level on.
+#[test]
+fn programs_of_both_kinds_read_the_log_each_for_itself() {
+    let second = Port::reserve();
+    let read = "local log = require 'ngx.errlog'
+        local function seen()
+          local lines, marks = assert(log.get_logs(1000)), {}
+          for at = 3, #lines, 3 do marks[#marks + 1] = lines[at]:match('mark %d') end
+          return table.concat(marks, ' ')
+        end ";
+    let server = Site::whole(&format!(
+        "worker_processes 1; events {{}} error_log logs/error.log info;
+         http {{ lua_capture_error_log 64k; server {{ listen 127.0.0.1:@PORT@;
+           location / {{ content_by_lua_block {{ {read} ngx.print(seen()) }} }} }} }}
+         stream {{ lua_capture_error_log 64k; server {{ listen 127.0.0.1:{}; content_by_lua_block {{ {read}
+           ngx.log(ngx.WARN, 'mark 1')
+           assert(log.set_filter_level(ngx.ERR))
+           ngx.log(ngx.WARN, 'mark 2') ngx.log(ngx.ERR, 'mark 3')
+           ngx.print(seen(), '/', seen())
+         }} }} }}",
+        second.number
+    ))
+    .start();
+    assert_eq!(exchange(second.number, b""), "mark 1 mark 3/");
+    let mut client = Client::connect(server.port);
+    assert_eq!((client.get("/").text(), client.get("/").text()), ("mark 1 mark 2 mark 3".to_owned(), String::new()));
+    let (status, said) = Site::whole("events {} stream { lua_capture_error_log 1k; }").check();
+    assert!(
+        !status.success() && said.contains("invalid capture error log size \"1k\", minimum size is 4096"),
+        "{said}"
+    );
+}
+
+/// What programs of the handshake put into `ngx.ctx` the session's tables fall back on.
+#[test]
+fn a_session_sees_what_its_handshake_has_left() {
+    if !has_tools() {
+        return;
+    }
+    let server = Site::whole(
+        r##"events {} stream { server { listen 127.0.0.1:@PORT@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key;
+             ssl_client_hello_by_lua_block { ngx.ctx.answer = 42 }
+             ssl_certificate_by_lua_block { ngx.ctx.answer = ngx.ctx.answer + 1 }
+             preread_by_lua_block { ngx.ctx.seen = ngx.ctx.answer }
+             content_by_lua_block { ngx.say(ngx.ctx.seen, " ", ngx.ctx.answer, " ", rawget(ngx.ctx, "answer")) } } }"##,
+    )
+    .certificate("localhost")
+    .start();
+    let mut client = Setup::new().connect(server.port, "localhost");
+    let mut text = String::new();
+    let _ = client.stream.read_to_string(&mut text);
+    assert_eq!(text, "43 43 nil\n");
+}
+
+/// A session of TLS that a program of `stream` has is a value of its own kind, as in OpenResty, and is good for a later handshake.
+#[test]
+fn a_program_of_stream_uses_a_session_of_tls_again() {
+    if !has_tools() {
+        return;
+    }
+    let second = Port::reserve();
+    let server = Site::whole(&format!(
+        r##"events {{}}
+           http {{ server {{ listen 127.0.0.1:@OTHER@ ssl; ssl_certificate localhost.crt; ssl_certificate_key localhost.key; ssl_protocols TLSv1.2;
+             location / {{ return 200 "$ssl_session_reused"; }} }} }}
+           stream {{ lua_ssl_protocols TLSv1.2; server {{ listen 127.0.0.1:@PORT@; return up; }}
+             server {{ listen 127.0.0.1:{}; content_by_lua_block {{
+             local function ask(session)
+               local s = ngx.socket.tcp()
+               assert(s:connect("127.0.0.1", @OTHER@))
+               local session = assert(s:sslhandshake(session))
+               assert(s:send("GET / HTTP/1.0\r\n\r\n"))
+               return session, (s:receive("*a"):gsub("^.*\r\n\r\n", ""))
+             end
+             local session, first = ask()
+             local again, second = ask(session)
+             local _, third = ask(io.stdout)
+             ngx.say(type(session), " ", type(again), " ", first, second, third, " ", tostring(ask(false)))
+             session, again = nil, nil
+             collectgarbage()
+           }} }} }}"##,
+        second.number
+    ))
+    .certificate("localhost")
+    .start();
+    assert_eq!(exchange(second.number, b""), "userdata userdata .r. true\n", "{}", server.error_log());
+}

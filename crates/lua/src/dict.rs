@@ -335,12 +335,15 @@ impl Dict {
         }
     }
 
-    /// Milliseconds that are left to an entry; 0 if it stays.
-    pub fn ttl(&self, key: &[u8], now: u64) -> Option<u64> {
+    /// Milliseconds that are left to an entry; 0 if it stays. Of one that has expired and has its place still, how long ago that was: less than 0.
+    pub fn ttl(&self, key: &[u8], now: u64) -> Option<i64> {
         let store = self.lock();
-        let at = store.find(key).filter(|at| store.is_valid(*at, now))?;
-        let expires = store.entry(at).expires;
-        Some(if expires == 0 { 0 } else { expires - now })
+        let expires = store.entry(store.find(key)?).expires;
+        Some(match expires {
+            0 => 0,
+            expires if expires > now => (expires - now).cast_signed(),
+            expires => (expires.cast_signed() - now.cast_signed()).min(-1),
+        })
     }
 
     /// Gives an entry other milliseconds from now; false if there is none.

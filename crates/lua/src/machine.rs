@@ -624,6 +624,8 @@ fn add_expressions(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     fn letters(given: &Option<LuaString>) -> Vec<u8> {
         given.as_ref().map_or_else(Vec::new, |l| l.as_bytes().to_vec())
     }
+    add(lua, raw, "re_jit_stack", |_, bytes: f64| regex::set_jit_stack(bytes).map_err(|text| Fault(text.to_owned())))?;
+    add(lua, raw, "re_is_empty", |_, ()| -> Result<_, Fault> { Ok(regex::is_empty()) })?;
     add(lua, raw, "re_exec", |lua, (subject, pattern, options, from, into): Call| {
         let expression = regex::find(&pattern.as_bytes(), &letters(&options))?;
         let subject = subject.as_bytes();

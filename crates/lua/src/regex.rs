@@ -86,6 +86,10 @@ enum Engine {
     Longest(Dfa),
 }
 
+/// The least stack of compiled expressions, and the most that a program may ask for.
+const LEAST_JIT_STACK: usize = 32 * 1024;
+const MOST_JIT_STACK: usize = 64 * 1024 * 1024;
+
 /// Expressions without `o` that a thread keeps: these may be made by a program for each request, so all of them go when there are so many.
 const MAX_PASSING: usize = 256;
 
@@ -99,6 +103,7 @@ thread_local! {
     static PASSING: RefCell<HashMap<Box<[u8]>, Known>> = RefCell::default();
     static LIMIT: Cell<u32> = const { Cell::new(0) };
     static MOST: Cell<usize> = const { Cell::new(MAX_ENTRIES) };
+    static JIT_STACK: Cell<Option<usize>> = const { Cell::new(None) };
 }
 
 /// What a configuration says for this thread: `lua_regex_match_limit` (0: PCRE2's own) and `lua_regex_cache_max_entries`.
@@ -107,8 +112,28 @@ pub fn configure(limit: u32, most: usize) {
     LIMIT.set(limit);
     MOST.set(most);
     COUNT.set(0);
+    JIT_STACK.set(None);
     KNOWN.with_borrow_mut(HashMap::clear);
     PASSING.with_borrow_mut(HashMap::clear);
+}
+
+/// Whether no expression is kept.
+pub fn is_empty() -> bool {
+    COUNT.get() == 0
+}
+
+/// From now on compiled expressions of this thread have a stack of up to so many bytes; PCRE2 says 32 KB. It is reserved for each of them, and
+/// taken as it is needed.
+///
+/// # Errors
+/// Some are kept already, which have theirs.
+pub fn set_jit_stack(bytes: f64) -> Result<(), &'static str> {
+    if !is_empty() {
+        return Err("changing jit stack size is not allowed when some regexs have already been compiled and cached");
+    }
+    JIT_STACK.set(Some((bytes as usize).clamp(LEAST_JIT_STACK, MOST_JIT_STACK)));
+    PASSING.with_borrow_mut(HashMap::clear);
+    Ok(())
 }
 
 /// The expression for a pattern and its letters, compiled now if it is not known.
@@ -229,6 +254,7 @@ fn compile(pattern: &[u8], options: Options) -> Result<Expression, Fault> {
         .utf(options.utf)
         // Compiled code is so much faster that there is no reason to wait for `j`.
         .jit_if_available(true)
+        .max_jit_stack_size(JIT_STACK.get())
         .build(&format!("{prefix}{rest}{suffix}"))
         .map_err(|e| explain(&shown, (prefix.len(), verbs.len()), &e))?;
     let names = regex.capture_names().iter().enumerate();
@@ -471,6 +497,21 @@ mod tests {
         assert!(!Rc::ptr_eq(&second, &find(b"second", b"o").expect("it is well formed")));
         configure(0, 1);
         assert!(!Rc::ptr_eq(&stays, &find(b"stays", b"jo").expect("it is well formed")));
+    }
+
+    #[test]
+    fn compiled_expressions_have_the_stack_that_a_program_asks_for() {
+        let subject = vec![b'a'; 100_000];
+        let run = || find(b"(?:(a)|b)*c", b"jo").expect("it is well formed").exec(&subject, 0, |_| ());
+        configure(0, MAX_ENTRIES);
+        // PCRE2_ERROR_JIT_STACKLIMIT
+        assert_eq!(run().map_err(|e| e.0), Err("pcre_exec() failed: -46".to_owned()));
+        assert!(set_jit_stack(1e6).is_err_and(|text| text.contains("not allowed")) && !is_empty());
+        configure(0, MAX_ENTRIES);
+        assert_eq!(set_jit_stack(64e6), Ok(()));
+        assert!(run().is_ok());
+        configure(0, MAX_ENTRIES);
+        assert!(run().is_err(), "another configuration has not asked for it");
     }
 
     #[test]

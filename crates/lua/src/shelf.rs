@@ -97,8 +97,13 @@ impl Slot {
         (self.places.registered, self.index as c_int)
     }
 
+    /// Its place: a small number that no other value of the shelf has meanwhile.
+    pub fn index(&self) -> u32 {
+        self.index
+    }
+
     /// Whether it is one of a shelf's.
-    pub(crate) fn is_on(&self, shelf: &Shelf) -> bool {
+    pub fn is_on(&self, shelf: &Shelf) -> bool {
         Rc::ptr_eq(&self.places, &shelf.0)
     }
 

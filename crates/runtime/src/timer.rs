@@ -19,14 +19,18 @@ struct Entry {
     deadline: u64,
     /// The time under which the entry stands in the heap: at or before `deadline`, `NEVER` if it stands nowhere.
     queued: u64,
-    generation: u32,
+    /// The number of its item there.
+    item: u32,
     task: TaskId,
 }
 
 struct Wheel {
     entries: Table<Entry>,
     free: Vec<u32>,
+    /// By time, then in the order in which they came: an item's number, and the entry's place.
     heap: BinaryHeap<Reverse<(u64, u32, u32)>>,
+    /// The number of the item that came last.
+    last: u32,
     /// Items of the heap whose timer is gone, or stands earlier in it.
     stale: usize,
 }
@@ -40,18 +44,26 @@ impl Wheel {
         self.stale += 1;
         if self.stale >= STALE && self.stale * 2 > self.heap.len() {
             let entries = &self.entries;
-            self.heap.retain(|Reverse((at, key, generation))| {
+            self.heap.retain(|Reverse((at, item, key))| {
                 let e = &entries[*key as usize];
-                e.generation == *generation && e.queued == *at
+                e.item == *item && e.queued == *at
             });
             self.stale = 0;
         }
+    }
+
+    /// Puts an entry into the heap.
+    fn queue(&mut self, key: u32, at: u64) {
+        self.last = self.last.wrapping_add(1);
+        let e = &mut self.entries[key as usize];
+        (e.queued, e.item) = (at, self.last);
+        self.heap.push(Reverse((at, self.last, key)));
     }
 }
 
 thread_local! {
     static WHEEL: RefCell<Wheel> =
-        const { RefCell::new(Wheel { entries: Table::new(), free: Vec::new(), heap: BinaryHeap::new(), stale: 0 }) };
+        const { RefCell::new(Wheel { entries: Table::new(), free: Vec::new(), heap: BinaryHeap::new(), last: 0, stale: 0 }) };
 }
 
 /// One deadline, owned by a connection, an exchange or a task.
@@ -65,7 +77,7 @@ impl Timer {
     pub fn new() -> Timer {
         WHEEL.with_borrow_mut(|w| {
             let key = w.free.pop().unwrap_or_else(|| {
-                let entry = Entry { deadline: NEVER, queued: NEVER, generation: 0, task: TaskId::NOBODY };
+                let entry = Entry { deadline: NEVER, queued: NEVER, item: 0, task: TaskId::NOBODY };
                 w.entries.push(entry) as u32
             });
             Timer { key }
@@ -82,8 +94,7 @@ impl Timer {
             e.deadline = deadline;
             if deadline < e.queued {
                 let earlier = e.queued != NEVER;
-                e.queued = deadline;
-                w.heap.push(Reverse((deadline, self.key, e.generation)));
+                w.queue(self.key, deadline);
                 if earlier {
                     w.has_stale();
                 }
@@ -157,7 +168,6 @@ impl Drop for Timer {
             let mut w = w.borrow_mut();
             let e = &mut w.entries[self.key as usize];
             let queued = e.queued != NEVER;
-            e.generation = e.generation.wrapping_add(1);
             e.deadline = NEVER;
             e.queued = NEVER;
             w.free.push(self.key);
@@ -179,12 +189,12 @@ pub async fn sleep(after: Duration) {
 pub fn fire_passed() {
     let now = monotonic_ms();
     WHEEL.with_borrow_mut(|w| {
-        while let Some(&Reverse((at, key, generation))) = w.heap.peek()
+        while let Some(&Reverse((at, item, key))) = w.heap.peek()
             && at <= now
         {
             w.heap.pop();
             let e = &mut w.entries[key as usize];
-            if e.generation != generation || e.queued != at {
+            if e.item != item || e.queued != at {
                 w.stale = w.stale.saturating_sub(1);
                 continue;
             }
@@ -193,8 +203,8 @@ pub fn fire_passed() {
                 continue;
             }
             if e.deadline > now {
-                e.queued = e.deadline;
-                w.heap.push(Reverse((e.deadline, key, generation)));
+                let deadline = e.deadline;
+                w.queue(key, deadline);
             } else {
                 crate::wake(e.task);
             }
@@ -223,7 +233,28 @@ mod tests {
         }
         WHEEL.with_borrow(|w| {
             assert!(w.heap.len() <= 2 * STALE + 2, "{}", w.heap.len());
-            assert!(w.heap.iter().any(|Reverse((_, key, _))| *key == kept.key));
+            assert!(w.heap.iter().any(|Reverse((_, _, key))| *key == kept.key));
         });
+    }
+
+    #[test]
+    fn deadlines_of_one_moment_pass_in_the_order_in_which_they_were_set() {
+        let timers: Vec<Timer> = (0..6).map(|_| Timer::new()).collect();
+        // Places that are free again are used from the last to the first.
+        drop(timers);
+        let timers: Vec<Timer> = (0..6).map(|_| Timer::new()).collect();
+        timers.iter().rev().for_each(|timer| timer.set(Duration::from_secs(30)));
+        timers[2].set(Duration::from_secs(20));
+        let mut keys: Vec<u32> = Vec::new();
+        WHEEL.with_borrow_mut(|w| {
+            while let Some(Reverse((at, item, key))) = w.heap.pop() {
+                let e = &w.entries[key as usize];
+                if (e.item, e.queued) == (item, at) {
+                    keys.push(key);
+                }
+            }
+        });
+        let wanted: Vec<u32> = [2, 5, 4, 3, 1, 0].iter().map(|at: &usize| timers[*at].key).collect();
+        assert_eq!(keys, wanted);
     }
 }

@@ -25,6 +25,7 @@ pub mod tls;
 pub use downstream::Downstream;
 use handshake::Facts;
 use reuse::ReuseEntry;
+use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
@@ -102,9 +103,15 @@ pub struct Client {
     pub quic: bool,
     /// The canary that it was given to, by its generation; 0: to none.
     pub trial: Cell<u64>,
+    /// What programs of its handshake have left. A connection that has it stays with its thread.
+    pub programs: OnceCell<Left>,
     /// Whether it could make room for another.
     pub reuse_entry: ReuseEntry,
 }
+
+/// What programs that took part in a handshake have left for the connection's requests. It goes with the connection, though others may know its
+/// client for longer.
+pub type Left = Rc<RefCell<Option<Box<dyn Any>>>>;
 
 impl Address {
     /// The address without port: `$remote_addr`.
@@ -180,6 +187,7 @@ impl Client {
             socket,
             quic: false,
             trial: Cell::new(0),
+            programs: OnceCell::new(),
             reuse_entry: ReuseEntry::new(),
         })
     }
@@ -201,6 +209,7 @@ impl Client {
             socket: self.socket.clone(),
             quic: self.quic,
             trial: self.trial.clone(),
+            programs: OnceCell::new(),
             reuse_entry: ReuseEntry::new(),
         });
         self.give_seat_to(&other);

@@ -203,6 +203,8 @@ impl Drop for Seat {
         });
         if let Ok(Some(client)) = client {
             client.reuse_entry.place.set(NONE);
+            let left = client.programs.get().and_then(|left| left.take());
+            drop(left);
             if client.reuse_entry.state.replace(State::Busy) != State::Taken {
                 let _ = OPEN.try_with(|o| o.borrow().as_ref().map(|n| n.store(n.load(Relaxed) - 1, Relaxed)));
             }

@@ -66,6 +66,13 @@ impl Level {
         })
     }
 
+    /// The one of nginx's number.
+    pub fn of_number(number: i64) -> Option<Level> {
+        use Level::{Alert, Crit, Debug, Emerg, Error, Info, Notice, Stderr, Warn};
+        let all = [Stderr, Emerg, Alert, Crit, Error, Warn, Notice, Info, Debug];
+        usize::try_from(number).ok().and_then(|number| all.get(number).copied())
+    }
+
     /// RFC 3164 severity.
     fn syslog(self) -> u8 {
         (self as u8).saturating_sub(1)

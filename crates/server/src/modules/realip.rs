@@ -184,6 +184,7 @@ pub fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
         socket: client.socket.clone(),
         quic: client.quic,
         trial: client.trial.clone(),
+        programs: client.programs.clone(),
         reuse_entry: ReuseEntry::beside(client),
     })
 }

@@ -115,6 +115,20 @@ impl Body {
         matches!(self.framing, Framing::Length(_) | Framing::Chunked(_) | Framing::Stream(_))
     }
 
+    /// Has a body of which nothing has been taken end before its time: the rest is nobody's, and no request can follow it. False: it is not longer.
+    pub fn shorten(&mut self, length: u64) -> bool {
+        let Framing::Length(left) = &mut self.framing else { return false };
+        if self.received > 0 || *left <= length {
+            return false;
+        }
+        if length == 0 {
+            self.framing = Framing::Ended;
+        } else {
+            *left = length;
+        }
+        true
+    }
+
     /// Whether the request came with a body at all.
     pub fn is_present(&self) -> bool {
         !matches!(self.framing, Framing::None)

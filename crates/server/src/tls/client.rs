@@ -19,7 +19,7 @@ use rustls::client::{
 use rustls::crypto::WebPkiSupportedAlgorithms;
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::CertifiedKey;
-use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, SignatureScheme};
+use rustls::{ClientConfig, DigitallySignedStruct, Error, NamedGroup, ProtocolVersion, SignatureScheme};
 use std::collections::HashMap;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr};
@@ -38,6 +38,8 @@ pub struct Context {
     /// Whom peers' certificates must come from, with `proxy_ssl_verify`.
     trust: Option<Trust>,
     name: Option<Complex>,
+    /// The one that is spoken, where the settings leave no choice.
+    only_version: Option<ProtocolVersion>,
     /// What makes two contexts the same: connections made under one are good for the other.
     identity: [u8; 32],
 }
@@ -116,6 +118,11 @@ impl Secure {
     pub fn rename(&mut self, name: &[u8]) {
         self.name = without_port(name).into();
         self.identity = [&self.identity[..], b"\0", name].concat().into();
+    }
+
+    /// The version of the protocol that will be spoken, if that is settled before anything is said.
+    pub fn only_version(&self) -> Option<ProtocolVersion> {
+        self.context.only_version
     }
 
     /// For the library.
@@ -255,7 +262,8 @@ fn try_build(
     };
     let mut identity = [0; 32];
     identity.copy_from_slice(digest.finish().as_ref());
-    Ok(Context { config: Arc::new(config), dynamic, trust, name: (*conf.name).clone(), identity })
+    let only_version = if let [only] = &versions[..] { Some(only.version) } else { None };
+    Ok(Context { config: Arc::new(config), dynamic, trust, name: (*conf.name).clone(), only_version, identity })
 }
 
 fn certificate(

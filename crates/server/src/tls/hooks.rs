@@ -59,7 +59,7 @@ pub struct Asked<'h> {
 /// What programs in Lua keep for one handshake.
 #[derive(Default)]
 pub struct Kept {
-    /// What would be the connection's first request: `ngx.ctx` is its.
+    /// What would be the connection's first request.
     pub request: Option<Box<Request>>,
     /// What `set_protocols` said.
     pub protocols: Option<Protocols>,

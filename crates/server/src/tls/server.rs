@@ -78,6 +78,11 @@ impl Context {
         }
     }
 
+    /// Whether `ssl_protocols` has TLS 1.3.
+    pub fn speaks_tls13(&self) -> bool {
+        self.protocols.tls13
+    }
+
     /// The same settings with other protocols; the library takes them only while settings are made.
     ///
     /// # Errors

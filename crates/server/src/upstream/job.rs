@@ -27,12 +27,20 @@ pub struct Job {
     pub local: Option<SocketAddr>,
     /// What the peers speak.
     pub protocol: Protocol,
-    /// Makes the head anew, for programs that change the request between tries.
+    /// Makes the request anew, for programs that change the request between tries.
     pub remake: Option<Remake>,
 }
 
-/// Makes a request's head anew.
-pub type Remake = Rc<dyn Fn(&mut Request) -> Result<Vec<u8>, Verdict>>;
+/// Makes a request anew.
+pub type Remake = Rc<dyn Fn(&mut Request) -> Result<Remade, Verdict>>;
+
+/// A request that was made anew.
+pub struct Remade {
+    /// See [`Job`].
+    pub head: Vec<u8>,
+    /// Its body; none: as before.
+    pub body: Option<JobBody>,
+}
 
 /// What a program (`ngx.balancer`) wants otherwise from now on.
 #[derive(Debug, Default)]
@@ -87,7 +95,13 @@ impl Job {
             }
         }
         match &self.remake {
-            Some(remake) if changes.recreate => self.head = (remake.clone())(r)?,
+            Some(remake) if changes.recreate => {
+                let Remade { head, body } = (remake.clone())(r)?;
+                self.head = head;
+                if let Some(body) = body {
+                    self.body = body;
+                }
+            }
             None if changes.recreate => {
                 log_error!(r, Error, "the request to this kind of upstream cannot be made anew");
                 return Err(Verdict::Status(500));

@@ -15,7 +15,7 @@ use crate::tls::verify::Failure as Distrusted;
 use runtime::clock;
 use runtime::timer::Timer;
 use rustls::pki_types::CertificateDer;
-use rustls::{ClientConfig, HandshakeKind};
+use rustls::{ClientConfig, HandshakeKind, ProtocolVersion};
 use std::future::{Future, poll_fn};
 use std::io;
 use std::pin::Pin;
@@ -28,13 +28,23 @@ pub struct Refused;
 /// What a program in Lua says in a handshake, once it has run.
 pub type Said<'r, T> = Pin<Box<dyn Future<Output = Result<T, Refused>> + 'r>>;
 
-/// Judges a peer's certificates: gets what the check has made of them, and gives what is thought of them, and whether the program has said so.
-type Judge = for<'r> fn(&'r mut Request, &'r ClientConfig, Vec<CertificateDer<'static>>, i64) -> Said<'r, (i64, bool)>;
+/// What a peer has shown.
+pub struct Shown {
+    /// Its certificates.
+    pub chain: Vec<CertificateDer<'static>>,
+    /// What the check has made of them.
+    pub result: i64,
+    /// What is spoken.
+    pub version: Option<ProtocolVersion>,
+}
+
+/// Judges a peer's certificates: gives what is thought of them, and whether the program has said so.
+type Judge = for<'r> fn(&'r mut Request, &'r ClientConfig, Shown) -> Said<'r, (i64, bool)>;
 
 /// What runs programs in handshakes with peers (`modules::lua::upstream`).
 pub struct Programs {
     /// Gives the settings for the handshake, with the certificate that the program gives.
-    pub certificate: for<'r> fn(&'r mut Request, Arc<ClientConfig>) -> Said<'r, Arc<ClientConfig>>,
+    pub certificate: for<'r> fn(&'r mut Request, &'r Secure) -> Said<'r, Arc<ClientConfig>>,
     /// Runs the program that judges a peer's certificates.
     pub verify: Judge,
 }
@@ -63,7 +73,7 @@ pub async fn shake(
     r.action = action::SHAKING_UPSTREAM;
     let peer = &chosen.peer.state;
     let config = match programs(r.conf().lua.proxy_ssl_certificate.is_some()) {
-        Some(programs) => (programs.certificate)(r, secure.config()).await,
+        Some(programs) => (programs.certificate)(r, secure).await,
         None => Ok(secure.config()),
     };
     let Ok(config) = config else {
@@ -120,7 +130,8 @@ pub async fn shake(
             Err(Distrust::Chain(failure)) => i64::from(failure.0),
             _ => 0,
         };
-        let Ok((result, is_own)) = (programs.verify)(r, &config, chain, result).await else {
+        let shown = Shown { chain, result, version: tls.state().protocol_version() };
+        let Ok((result, is_own)) = (programs.verify)(r, &config, shown).await else {
             log_error!(
                 r,
                 Error,

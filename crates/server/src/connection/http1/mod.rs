@@ -322,7 +322,8 @@ pub fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) -> impl Futu
 
 /// Where a thread ends before its process, its idle connections go on at others.
 fn hand_over(http: &mut Http1, client: &Client) {
-    if !crate::worker::draining() || !handover::has_heirs() || client.is_taken() || http.incoming.timer.expired() {
+    let is_wanted = crate::worker::draining() && handover::has_heirs() && client.programs.get().is_none();
+    if !is_wanted || client.is_taken() || http.incoming.timer.expired() {
         return;
     }
     let wait = http.incoming.timer.left();
@@ -351,7 +352,8 @@ fn poll_next_request(http: &mut Http1, client: &Client, cx: &mut Context<'_>) ->
     if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
         return Poll::Ready(if r.is_ok() { Awaited::Request } else { Awaited::End });
     }
-    if parked::is_to_depart(http) {
+    let stays = client.programs.get().is_some();
+    if !stays && parked::is_to_depart(http) {
         return Poll::Ready(Awaited::Departure);
     }
     if client.is_to_park() {

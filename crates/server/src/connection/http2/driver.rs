@@ -159,7 +159,8 @@ impl Driver {
 
     /// Whether another process is to go on with it, and can.
     pub(super) fn is_to_depart(&mut self) -> bool {
-        departure::is_open() && !self.session.stays.get() && self.is_at_rest() && self.link.socket.may_freeze()
+        let stays = self.session.stays.get() || self.client.programs.get().is_some();
+        departure::is_open() && !stays && self.is_at_rest() && self.link.socket.may_freeze()
     }
 
     /// It could not go, and need not try again.

@@ -200,7 +200,7 @@ fn begin(r: &mut Request, asked: &Asked<'_>) -> Result<Child, Fault> {
         }
     }
     if let Some(table) = &asked.ctx {
-        let slot = machine()?.shelf.put(table).map_err(|e| Fault(e.to_string()))?;
+        let slot = machine()?.contexts.put(table).map_err(|e| Fault(e.to_string()))?;
         child.ctx.lua.get_or_insert_default().table = Some(slot);
     }
     child.ctx.limit_conn = r.ctx.limit_conn.without_places();

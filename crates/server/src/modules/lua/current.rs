@@ -1,15 +1,19 @@
 //! What a function that a program calls works on: the request, the phase, the machine. They are lent to the program while it runs and
-//! taken back when it waits; between turns nothing of a request is in Lua's hands.
+//! taken back when it waits; between turns nothing of a request is in Lua's hands. And `ngx.ctx`, of whatever runs: what programs of a handshake
+//! put into theirs belongs to the connection, and the tables of its requests fall back on it by their metatable, as OpenResty's do.
 
 use super::machine::Machine;
 pub use super::phase::{
     ANSWERING, BEFORE_BODY, HANDSHAKING, OF_CONNECTION, OF_REQUEST, Phase, Phases, UPSTREAM_HANDSHAKING, WAITING,
 };
 use super::watch::Running;
+use crate::connection::Client;
+use crate::log::error::Level;
 use crate::request::Request;
 use ::lua::Fault;
 use ::lua::shelf::Slot;
 use hashbrown::HashMap;
+use mlua::{Lua, Table};
 use scoped_tls_hkt::scoped_thread_local;
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -106,7 +110,9 @@ impl Drop for Living {
         super::socket::end_of(self.0);
         // The thread's storage may be gone already when a thread ends.
         let gone = ALONE.try_with(|all| all.borrow_mut().remove(&self.0));
-        drop(gone);
+        if let Ok(Some(gone)) = gone {
+            gone.table.iter().for_each(say_context_released);
+        }
     }
 }
 
@@ -186,4 +192,105 @@ pub fn request_in<T>(phases: Phases, work: impl FnOnce(&mut Request) -> Result<T
 /// None does.
 pub fn machine() -> Result<Rc<Machine>, Fault> {
     MACHINE.with_borrow(Clone::clone).ok_or_else(|| Fault("no machine is running".to_owned()))
+}
+
+/// A connection's `ngx.ctx`.
+struct OfConnection(Slot);
+
+impl Drop for OfConnection {
+    fn drop(&mut self) {
+        say_context_released(&self.0);
+    }
+}
+
+/// What ngx_lua says when a table has gone.
+pub fn say_context_released(slot: &Slot) {
+    if crate::log::error::default_enabled(Level::Debug) {
+        crate::log::process_line(Level::Debug, format_args!("lua release ngx.ctx at ref {}", slot.index()));
+    }
+}
+
+/// Whether the `ngx.ctx` that a program asks for has to do with its connection's: it is that one, or is to fall back on it.
+pub fn context_needs_connection(r: &Request) -> bool {
+    HANDSHAKING.has(phase())
+        || r.client.programs.get().is_some() && r.ctx.lua.as_ref().is_none_or(|c| c.table.is_none())
+}
+
+fn broken(e: mlua::Error) -> Fault {
+    Fault(e.to_string())
+}
+
+/// `ngx.ctx`, with the number of its value. Where there is none yet it is `given`, or a new one.
+///
+/// # Errors
+/// Nothing runs that could have one.
+pub fn context(lua: &Lua, given: Option<Table>) -> Result<(Table, u64), Fault> {
+    let machine = machine()?;
+    let make = || given.clone().map_or_else(|| lua.create_table(), Ok).map_err(broken);
+    if let Some(given) = alone(|a| context_at(&mut a.table, &machine, make)) {
+        return given;
+    }
+    connection(|r| {
+        let below = of_connection(&r.client, &machine);
+        if HANDSHAKING.has(phase()) {
+            return below.map_or_else(|| leave(&r.client, &machine, make()?), Ok);
+        }
+        context_at(&mut r.ctx.lua.get_or_insert_default().table, &machine, || {
+            let table = make()?;
+            if let Some((below, _)) = below {
+                table.set_metatable(Some(below)).map_err(broken)?;
+            }
+            Ok(table)
+        })
+    })
+}
+
+/// Takes another table for it.
+///
+/// # Errors
+/// As [`context`].
+pub fn set_context(table: Table) -> Result<(), Fault> {
+    let machine = machine()?;
+    let put = || machine.contexts.put(table.clone()).map_err(broken);
+    if let Some(done) = alone(|a| put().map(|slot| a.table = Some(slot))) {
+        return done;
+    }
+    connection(|r| {
+        if HANDSHAKING.has(phase()) {
+            return leave(&r.client, &machine, table.clone()).map(drop);
+        }
+        r.ctx.lua.get_or_insert_default().table = Some(put()?);
+        Ok(())
+    })
+}
+
+/// What is at a place, made if there is nothing.
+fn context_at(
+    place: &mut Option<Slot>,
+    machine: &Rc<Machine>,
+    make: impl FnOnce() -> Result<Table, Fault>,
+) -> Result<(Table, u64), Fault> {
+    let slot = match place {
+        Some(slot) => slot,
+        None => place.insert(machine.contexts.put(make()?).map_err(broken)?),
+    };
+    Ok((slot.value().map_err(broken)?, slot.serial()))
+}
+
+/// A connection's table; none too where it is another machine's: a reload has come between.
+fn of_connection(client: &Client, machine: &Machine) -> Option<(Table, u64)> {
+    let left = client.programs.get()?.borrow();
+    let slot = &left.as_ref()?.downcast_ref::<OfConnection>()?.0;
+    slot.is_on(&machine.contexts).then(|| Some((slot.value().ok()?, slot.serial())))?
+}
+
+/// Leaves a table for the requests of a connection. As a metatable it is where they look for what they do not have.
+fn leave(client: &Client, machine: &Machine, table: Table) -> Result<(Table, u64), Fault> {
+    table.raw_set("__index", table.clone()).map_err(broken)?;
+    let slot = machine.contexts.put(table.clone()).map_err(broken)?;
+    let serial = slot.serial();
+    client.cannot_park();
+    let before = client.programs.get_or_init(Default::default).replace(Some(Box::new(OfConnection(slot))));
+    drop(before);
+    Ok((table, serial))
 }

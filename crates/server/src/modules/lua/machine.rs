@@ -4,6 +4,7 @@
 use super::api::variables::Ways;
 use super::current::{self, Phase};
 use super::{api, run, watch};
+use crate::log::captured;
 use crate::log::error::Level;
 use crate::modules::lua::chunk::{Chunk, Source};
 use crate::request::Request;
@@ -48,6 +49,8 @@ pub struct Machine {
     idle: RefCell<Vec<Coroutine>>,
     /// Where values of programs that wait are kept.
     pub shelf: Shelf,
+    /// The tables `ngx.ctx`, by themselves: their places are the numbers that lines of the log call them by.
+    pub contexts: Shelf,
     /// The way into its programs.
     pub stacks: Stacks,
     most_idle: usize,
@@ -200,6 +203,7 @@ impl Machine {
             watch::begin(snapshot.main.lua.names.as_slice().into(), &handle);
         }
         let shelf = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
+        let contexts = Shelf::new(&lua).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let stacks = Stacks::new(&lua, &shelf).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         let names = snapshot.variables.iter().enumerate();
         let names = names.map(|(number, v)| (v.name.as_bytes().into(), VariableId(number as u32))).collect();
@@ -212,6 +216,7 @@ impl Machine {
             files: RefCell::default(),
             idle: RefCell::default(),
             shelf,
+            contexts,
             stacks,
             most_idle: *snapshot.main.lua.thread_cache_max_entries as usize,
             bounded: !most.is_zero(),
@@ -230,7 +235,10 @@ impl Machine {
         });
         let expressions = *snapshot.main.lua.regex_cache_max_entries as usize;
         ::lua::regex::configure(*snapshot.main.lua.regex_match_limit as u32, expressions);
-        crate::log::captured::keep(*snapshot.main.lua.capture_error_log as usize);
+        if asked == Asked::ForRequests {
+            let reader = if snapshot.is_stream() { captured::Reader::Stream } else { captured::Reader::Http };
+            captured::keep(reader, *snapshot.main.lua.capture_error_log as usize);
+        }
         machine.furnish(snapshot).map_err(|e| format!("failed to initialize Lua VM: {e}"))?;
         if let Some(chunk) = snapshot.main.lua.init.as_ref().filter(|_| asked == Asked::ForRequests) {
             machine

@@ -115,7 +115,7 @@ pub const DIRECTIVES: &[Directive] = &[
         s.build.note(n);
         Ok(())
     }),
-    http("lua_capture_error_log", capture_error_log),
+    both("lua_capture_error_log", capture_error_log),
     http("lua_malloc_trim", |s, n| setters::number(&mut s.build.main.lua.malloc_trim, n)),
     http("lua_sa_restart", sa_restart),
     http("rewrite_by_lua_no_postpone", |s, n| setters::flag(&mut s.build.main.lua.rewrite_no_postpone, n)),

@@ -84,9 +84,7 @@ impl Drop for Context {
         if self.owner != 0 {
             super::socket::end_of(self.owner);
         }
-        if self.table.is_some() && crate::log::error::default_enabled(Level::Debug) {
-            crate::log::process_line(Level::Debug, format_args!("lua release ngx.ctx at ref 1"));
-        }
+        self.table.iter().for_each(current::say_context_released);
     }
 }
 

@@ -378,13 +378,16 @@ function req.finish_body()
 end
 
 -- The table that was asked for last, and its number: most ask for one more than once.
-local raw_ctx = raw.ctx
+local raw_ctx, ctx_any = raw.ctx, raw.ctx_any
 local known_number, known_ctx
 local function ctx()
     local table, number = raw_ctx(known_number)
     if table == nil then
         return known_ctx
-    elseif table == FAULT then
+    elseif table == OTHER then
+        table, number = ctx_any()
+    end
+    if table == FAULT then
         return table, number
     end
     known_number, known_ctx = number, table
@@ -469,9 +472,17 @@ ngx.crc32_long = checked(raw.crc32)
 
 -- Those that cannot fail are the server's own.
 ngx.now, ngx.time = raw.now, raw.time
-for _, name in ipairs({ "update_time", "today", "localtime", "utctime", "cookie_time", "http_time",
-                        "parse_http_time" }) do
+for _, name in ipairs({ "update_time", "today", "localtime", "utctime" }) do
     ngx[name] = checked(raw[name])
+end
+for name, kind in pairs({ cookie_time = "number", http_time = "number", parse_http_time = "string" }) do
+    local f = raw[name]
+    ngx[name] = function(given)
+        if type(given) ~= kind then
+            error(kind .. " argument only", 2)
+        end
+        return finish(f(given))
+    end
 end
 ngx.get_now_ts = nil
 
@@ -672,21 +683,24 @@ end
 -- Dictionaries -------------------------------------------------------------------------------------------------------------------
 
 local dict = {}
+local function of_dict(self)
+    if getmetatable(self) ~= dict then
+        error("bad \"zone\" argument", 3)
+    end
+    return self[1]
+end
 for name in pairs(raw.dict) do
     local f = raw.dict[name]
     dict[name] = function(self, ...)
-        if type(self) ~= "table" or not self[1] then
-            error("bad \"zone\" argument", 2)
-        end
-        return finish(f(self[1], ...))
+        return finish(f(of_dict(self), ...))
     end
 end
-local function of_dict(self)
-    local number = type(self) == "table" and self[1]
-    if not number then
-        error("bad \"zone\" argument", 3)
+function dict.expire(self, key, ttl)
+    local number = of_dict(self)
+    if not ttl then
+        error("bad \"exptime\" argument", 2)
     end
-    return number
+    return finish(raw.dict.expire(number, key, ttl))
 end
 local get_quick, get_any = raw.dict_quick.get, raw.dict.get
 function dict.get(self, key)
@@ -717,11 +731,31 @@ for _, name in ipairs({ "set", "safe_set", "add", "safe_add", "replace" }) do
 end
 local incr_quick, incr = raw.dict_quick.incr, dict.incr
 function dict.incr(self, key, value, init, ttl)
-    if init ~= nil and type(init) ~= "number" then
+    if type(value) ~= "number" then
+        value = tonumber(value)
+        if not value then
+            -- What FFI says of it in OpenResty.
+            error("cannot convert 'nil' to 'double'", 2)
+        end
+    end
+    if init == false then
+        init = nil
+    elseif init ~= nil and type(init) ~= "number" then
         local given = type(init)
         init = tonumber(init)
         if not init then
             error("bad init arg: number expected, got " .. given, 2)
+        end
+    end
+    if ttl ~= nil then
+        local given = type(ttl)
+        ttl = tonumber(ttl)
+        if not ttl then
+            error("bad init_ttl arg: number expected, got " .. given, 2)
+        elseif ttl < 0 then
+            error("bad \"init_ttl\" argument", 2)
+        elseif not init then
+            error("must provide \"init\" when providing \"init_ttl\"", 2)
         end
     end
     local number, text, forcible = incr_quick(of_dict(self), key, value, init, ttl)
@@ -1185,15 +1219,24 @@ local function option_value(value)
     if type(value) == "boolean" then
         return value and 1 or 0
     end
-    return tonumber(value)
+    local number = tonumber(value)
+    if not number then
+        raise("bad argument #3 to 'setoption' (cannot convert '" .. type(value) .. "' to 'int')")
+    end
+    return number
 end
 function tcp:setoption(name, value)
-    if value == nil then
+    if name == nil then
+        return nil, "missing the \"option\" argument"
+    elseif value == nil then
         return nil, "missing the \"value\" argument"
     end
     return finish(raw.socket_option(socket_of(self, "setoption"), tostring(name), option_value(value)))
 end
 function tcp:getoption(name)
+    if name == nil then
+        return nil, "missing the \"option\" argument"
+    end
     return finish(raw.socket_option(socket_of(self, "getoption"), tostring(name)))
 end
 function tcp:setkeepalive(ms, size)
@@ -1242,9 +1285,23 @@ function tcp:setclientcert(cert, key)
     return finish(raw.socket_certificate(number, cert, key))
 end
 
--- A session of TLS, as a program holds it: what the server keeps for it goes with it.
-local session_of
-do
+-- A session of TLS, as a program holds it: what the server keeps for it goes with it. In `stream` it is of Lua's own kind for what is
+-- another's, in `http` of FFI's, as in OpenResty.
+local session_of, number_of_session
+if raw.subsystem == "stream" then
+    local numbers = setmetatable({}, { __mode = "k" })
+    session_of = function(number)
+        local session = newproxy(true)
+        getmetatable(session).__gc = function()
+            raw.ssl_session_free(number)
+        end
+        numbers[session] = number
+        return session
+    end
+    number_of_session = function(session)
+        return numbers[session]
+    end
+else
     local ffi = require "ffi"
     ffi.cdef("struct ironweir_tls_session { uint32_t number; };")
     local make = ffi.metatype("struct ironweir_tls_session", {
@@ -1254,6 +1311,9 @@ do
     })
     session_of = function(number)
         return make(number)
+    end
+    number_of_session = function(session)
+        return type(session) == "cdata" and tonumber(session.number) or nil
     end
 end
 
@@ -1266,10 +1326,8 @@ end
 
 function tcp:sslhandshake(session, name, verify)
     local number = socket_of(self, "sslhandshake")
-    if type(session) == "cdata" then
-        session = tonumber(session.number)
-    elseif session ~= false then
-        session = nil
+    if session then
+        session = number_of_session(session)
     end
     return shaken(wait("handshake", number, name and tostring(name), verify and true or false, session))
 end
@@ -1403,24 +1461,68 @@ local function module(name, made)
     end
 end
 
-local nothing = { version = "0.1.32" }
+local core_version = "0.1.32"
+local nothing = { version = core_version }
 loaded["resty.core"] = nothing
-for _, name in ipairs({ "resty.core", "resty.core.regex", "resty.core.shdict", "resty.core.var", "resty.core.ctx",
-                        "resty.core.hash", "resty.core.base64", "resty.core.uri", "resty.core.time", "resty.core.misc",
-                        "resty.core.request", "resty.core.response", "resty.core.exit", "resty.core.worker", "resty.core.phase",
-                        "resty.core.ndk", "resty.core.utils", "resty.core.socket", "resty.core.coroutine", "resty.core.param" }) do
+for _, name in ipairs({ "resty.core", "resty.core.shdict", "resty.core.var", "resty.core.hash", "resty.core.base64", "resty.core.uri",
+                        "resty.core.exit", "resty.core.worker", "resty.core.phase", "resty.core.ndk", "resty.core.socket",
+                        "resty.core.coroutine", "resty.core.param" }) do
     module(name, nothing)
 end
+module("resty.core.ctx", {
+    version = core_version,
+    get_ctx_table = function(given)
+        return (finish(ctx_any(given)))
+    end,
+})
+module("resty.core.time", {
+    version = core_version,
+    monotonic_msec = raw.monotonic_ms,
+    monotonic_time = function() return raw.monotonic_ms() / 1000 end,
+})
+-- Names of `ngx` that are functions of a program's own.
+module("resty.core.misc", {
+    version = core_version,
+    register_ngx_magic_key_getter = function(name, get) getters[name] = get end,
+    register_ngx_magic_key_setter = function(name, set) setters[name] = set end,
+})
+module("resty.core.regex", { version = core_version, is_regex_cache_empty = raw.re_is_empty, set_buf_grow_ratio = function() end })
+module("resty.core.request", { version = core_version, set_req_header = function(name, value, override)
+    if override then
+        return req.set_header(name, value)
+    end
+    return finish(raw.req_add_header(name, value))
+end })
+module("resty.core.response", {
+    version = core_version,
+    set_resp_header = function(_, name, value, no_override)
+        if no_override then
+            return finish(raw.add_header(name, value))
+        end
+        ngx.header[name] = value
+    end,
+    bypass_if_checks = checked(raw.bypass_if_checks),
+})
+module("resty.core.utils", {
+    version = core_version,
+    -- One character in place of another, in texts that have the first of them somewhere.
+    str_replace_char = function(text, find, with)
+        if not text:find(find, 1, true) then
+            return text
+        end
+        return (text:gsub(find:sub(1, 1):gsub("%W", "%%%0"), (with:sub(1, 1):gsub("%%", "%%%%"))))
+    end,
+})
 module("ngx.semaphore", { version = "0.1.32", new = semaphore.new })
 module("ngx.re", {
     version = "0.1.32",
-    -- The stack of compiled expressions is PCRE2's own here, and grows by itself.
     opt = function(name, value)
         if name ~= "jit_stack_size" then
             error("unrecognized option name", 2)
         elseif type(value) ~= "number" or value < 0 then
             error("bad argument #2 to 'opt' (number expected, got " .. type(value) .. ")", 2)
         end
+        finish(raw.re_jit_stack(value))
     end,
     split = function(subject, pattern, options, ctx, max, res)
         if res ~= nil and type(res) ~= "table" then
@@ -1501,10 +1603,27 @@ module("ngx.errlog", {
         return finish(raw.log_lines(tonumber(most) or 10, into or {}))
     end,
 })
+-- `init_by_lua*` is the master's there. Each thread runs it here, to the same end. After it nothing changes any more.
+local process_type = not raw.has_master and "single" or nil
 module("ngx.process", {
     version = "0.1.32",
-    type = function() return "worker" end,
-    enable_privileged_agent = function() return nil, "not supported yet" end,
+    type = function()
+        if process_type then
+            return process_type
+        elseif raw.phase() == "init" then
+            return "master"
+        end
+        process_type = "worker"
+        return process_type
+    end,
+    enable_privileged_agent = function(connections)
+        if raw.phase() ~= "init" then
+            return nil, "API disabled in the current context"
+        elseif connections and (type(connections) ~= "number" or connections < 0) then
+            return nil, "bad 'connections' argument: number expected and greater than 0"
+        end
+        return nil, "not supported yet"
+    end,
     signal_graceful_exit = function() return error("not supported yet", 2) end,
     get_master_pid = raw.master_pid,
 })

@@ -26,7 +26,7 @@ use std::ffi::c_void;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Light threads that one request may have at the same time.
@@ -626,6 +626,17 @@ impl Run {
                 self.ready.push_front((index, Given::Items(items)));
                 return None;
             }
+            // Now, and not when the others have had their turn: who comes first has the first place in a pool, or in its queue.
+            "connect" => match socket::start(kind, &arguments) {
+                Ok(mut operation) => match operation.as_mut().poll(&mut Context::from_waker(Waker::noop())) {
+                    Poll::Ready(items) => {
+                        self.ready.push_front((index, Given::Items(items)));
+                        return None;
+                    }
+                    Poll::Pending => Ok(operation),
+                },
+                Err(fault) => Err(fault),
+            },
             "semaphore" => semaphore::wait(&arguments),
             "worker_thread" => worker_thread::start(arguments),
             "pipe_wait" | "pipe_read" | "pipe_write" => pipe::start(kind, &arguments),

@@ -204,7 +204,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         raw,
         "socket_option",
         |_, (number, name, value): (u32, String, Option<f64>)| -> Result<_, Fault> {
-            with(number, |c| option(c, &name, value))
+            with(number, |c| option(c, &name, value))?
         },
     )?;
     add_function(lua, raw, "socket_certificate", |_, (number, chain, key): (u32, Value, Value)| -> Result<_, Fault> {
@@ -438,8 +438,14 @@ impl Connection {
 }
 
 /// `setoption` and `getoption` (without a value).
-fn option(c: &mut Connection, name: &str, value: Option<f64>) -> (Option<f64>, Option<String>) {
-    let Some(socket) = &c.socket else { return (None, Some("closed".to_owned())) };
+fn option(c: &mut Connection, name: &str, value: Option<f64>) -> Result<(Option<f64>, Option<String>), Fault> {
+    let Some(socket) = &c.socket else {
+        let is_new = c.peer.is_empty() && !c.raw && c.body.is_none();
+        return match is_new {
+            true => Err(Fault("socket is never created nor connected".to_owned())),
+            false => Ok((None, Some("closed".to_owned()))),
+        };
+    };
     let result = match (name, value) {
         ("keepalive", Some(on)) => sockopt::set_socket_keepalive(socket, on != 0.0).map(|()| 1.0),
         ("keepalive", None) => sockopt::socket_keepalive(socket).map(|on| f64::from(u8::from(on))),
@@ -451,12 +457,16 @@ fn option(c: &mut Connection, name: &str, value: Option<f64>) -> (Option<f64>, O
         ("sndbuf", None) => sockopt::socket_send_buffer_size(socket).map(|n| n as f64),
         ("rcvbuf", Some(size)) => sockopt::set_socket_recv_buffer_size(socket, size as usize).map(|()| 1.0),
         ("rcvbuf", None) => sockopt::socket_recv_buffer_size(socket).map(|n| n as f64),
-        _ => return (None, Some(format!("unsupported option {name}"))),
+        ("keepintvl", Some(s)) => sockopt::set_tcp_keepintvl(socket, Duration::from_secs(s as u64)).map(|()| 1.0),
+        ("keepintvl", None) => sockopt::tcp_keepintvl(socket).map(|interval| interval.as_secs_f64()),
+        ("keepcnt", Some(count)) => sockopt::set_tcp_keepcnt(socket, count as u32).map(|()| 1.0),
+        ("keepcnt", None) => sockopt::tcp_keepcnt(socket).map(f64::from),
+        _ => return Ok((None, Some(format!("unsupported option {name}")))),
     };
-    match result {
+    Ok(match result {
         Ok(value) => (Some(value), None),
         Err(e) => (None, Some(reason(&e.into()))),
-    }
+    })
 }
 
 /// Gives a connection to its pool.
@@ -598,6 +608,19 @@ pub fn kind_of(shared: &Shared) -> &'static str {
     if shared.borrow().datagrams { "udp" } else { "tcp" }
 }
 
+/// A connect under way: given up before its end it leaves its place in the pool.
+struct Unfinished(Shared, bool);
+
+impl Drop for Unfinished {
+    fn drop(&mut self) {
+        if self.1
+            && let Ok(mut connection) = self.0.try_borrow_mut()
+        {
+            connection.close();
+        }
+    }
+}
+
 async fn connect(
     shared: Shared,
     host: String,
@@ -621,6 +644,7 @@ async fn connect(
         c.peer = if is_unix { host.clone() } else { format!("{host}:{port}") };
         (c.conf.clone(), c.timeouts[0], c.datagrams, c.local)
     };
+    let mut unfinished = Unfinished(shared.clone(), true);
     let timer = Timer::new();
     timer.set(timeout);
     if !datagrams {
@@ -653,6 +677,7 @@ async fn connect(
                 let mut c = shared.borrow_mut();
                 let Idle { socket, reused, seat, .. } = *idle;
                 (c.socket, c.reused, c.seat) = (Some(socket), reused, Some(seat));
+                unfinished.1 = false;
                 return vec![Item::Number(1.0)];
             }
             Some(Grant::Seat(seat)) => shared.borrow_mut().seat = Some(seat),
@@ -686,6 +711,7 @@ async fn connect(
     match timer.guard(connect::finish(connecting)).await {
         Some(Ok(socket)) => {
             shared.borrow_mut().socket = Some(socket);
+            unfinished.1 = false;
             vec![Item::Number(1.0)]
         }
         Some(Err(e)) => refuse(&shared, &to, &e),

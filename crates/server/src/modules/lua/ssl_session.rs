@@ -79,7 +79,8 @@ fn is_tls12(asked: &Asked<'_>) -> bool {
     let has13 = asked.config.as_ref().is_some_and(|c| {
         c.crypto_provider().cipher_suites.iter().any(|s| s.version().version == ProtocolVersion::TLSv1_3)
     });
-    best == ProtocolVersion::TLSv1_2 || !(has13 && asked.lua.protocols.is_none_or(|p| p.tls13))
+    let wanted13 = || asked.context.as_ref().is_none_or(|context| context.speaks_tls13());
+    best == ProtocolVersion::TLSv1_2 || !(has13 && asked.lua.protocols.map_or_else(wanted13, |p| p.tls13))
 }
 
 /// Whether the client names a session and shows no ticket, which would have everything in it.

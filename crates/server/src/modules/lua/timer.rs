@@ -10,7 +10,8 @@ use ::lua::shelf::{Bundle, Slot};
 use mlua::{Function, MultiValue, Value};
 use runtime::TaskId;
 use runtime::timer::Timer;
-use std::future::poll_fn;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
 use std::rc::Rc;
 use std::task::Poll;
 use std::time::Duration;
@@ -43,7 +44,7 @@ pub fn make(
         arguments: machine.shelf.put_all(&machine.lua, arguments).map_err(broken)?,
         note: note(),
     };
-    runtime::spawn(live(machine, pending, delay, repeated, work));
+    runtime::spawn(live(machine, pending, delay, repeated, Rc::new(work)));
     Ok(None)
 }
 
@@ -135,45 +136,52 @@ impl Drop for Running {
     }
 }
 
-async fn live(machine: Rc<Machine>, pending: Pending, delay: Duration, repeated: bool, work: Work) {
-    let mut pending = Some(pending);
+/// Waits, then runs what is to be run. One that runs again and again waits for its next time meanwhile, as another.
+async fn live(machine: Rc<Machine>, pending: Pending, delay: Duration, repeated: bool, work: Rc<Work>) {
     // What it runs under stays as long as it does.
     let snapshot = machine.snapshot.upgrade();
-    loop {
-        let premature = {
-            let _pending = pending.take().unwrap_or_else(|| Pending::new(&machine));
-            let _waiting = Waiting::new(&machine);
-            let timer = Timer::new();
-            timer.set(delay);
-            poll_fn(|cx| {
-                if machine.exiting.get() && !delay.is_zero() {
-                    return Poll::Ready(true);
-                }
-                timer.poll_expired(cx).map(|()| false)
-            })
-            .await
-        };
-        let most = machine.timer_limits().1;
-        if machine.running.get() as u64 >= most {
-            let place = work.place();
-            crate::log::process_line(
-                Level::Alert,
-                format_args!(
-                    "lua failed to run timer with function defined at {place}: {most} lua_max_running_timers are not enough"
-                ),
-            );
-        } else {
-            machine.running.set(machine.running.get() + 1);
-            let _running = Running(machine.clone());
-            debug("lua ngx.timer expired");
-            if let Ok((entry, values)) = work.begin(&machine, premature) {
-                run::run_alone(&machine, entry, values, work.note.clone()).await;
-            }
-            debug("http lua close fake http connection");
-        }
-        if !repeated || premature {
-            break;
-        }
+    let premature = wait(&machine, delay).await;
+    drop(pending);
+    if repeated && !premature {
+        let again = (machine.clone(), Pending::new(&machine), work.clone());
+        // Its type would be a part of itself.
+        let next: Pin<Box<dyn Future<Output = ()>>> = Box::pin(live(again.0, again.1, delay, true, again.2));
+        runtime::spawn(next);
     }
+    run_now(&machine, &work, premature).await;
     drop(snapshot);
+}
+
+/// Waits until the time has come. True: it has not, and the machine goes.
+async fn wait(machine: &Machine, delay: Duration) -> bool {
+    let _waiting = Waiting::new(machine);
+    let timer = Timer::new();
+    timer.set(delay);
+    poll_fn(|cx| {
+        if machine.exiting.get() && !delay.is_zero() {
+            return Poll::Ready(true);
+        }
+        timer.poll_expired(cx).map(|()| false)
+    })
+    .await
+}
+
+async fn run_now(machine: &Rc<Machine>, work: &Work, premature: bool) {
+    let most = machine.timer_limits().1;
+    if machine.running.get() as u64 >= most {
+        let place = work.place();
+        return crate::log::process_line(
+            Level::Alert,
+            format_args!(
+                "lua failed to run timer with function defined at {place}: {most} lua_max_running_timers are not enough"
+            ),
+        );
+    }
+    machine.running.set(machine.running.get() + 1);
+    let _running = Running(machine.clone());
+    debug("lua ngx.timer expired");
+    if let Ok((entry, values)) = work.begin(machine, premature) {
+        run::run_alone(machine, entry, values, work.note.clone()).await;
+    }
+    debug("http lua close fake http connection");
 }

@@ -7,11 +7,11 @@ use super::run::{self, End};
 use super::ssl::Pairs;
 use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;
-use crate::tls::client::own_certificate;
-use crate::upstream::secure::{self, Programs, Refused};
-use rustls::ClientConfig;
+use crate::tls::client::{Secure, own_certificate};
+use crate::upstream::secure::{self, Programs, Refused, Shown};
 use rustls::crypto::CryptoProvider;
 use rustls::pki_types::CertificateDer;
+use rustls::{ClientConfig, ProtocolVersion};
 use std::sync::Arc;
 
 /// X509_V_OK
@@ -29,20 +29,22 @@ pub struct Peer {
     pub result: i64,
     /// The program has said so.
     pub judged: bool,
+    /// What is spoken, or will be, if that is known.
+    pub version: Option<ProtocolVersion>,
 }
 
 impl Peer {
-    fn new(config: &ClientConfig) -> Peer {
+    fn new(config: &ClientConfig, version: Option<ProtocolVersion>) -> Peer {
         let provider = config.crypto_provider().clone();
-        Peer { pairs: Pairs::default(), provider, chain: Vec::new(), result: WELL, judged: false }
+        Peer { pairs: Pairs::default(), provider, chain: Vec::new(), result: WELL, judged: false, version }
     }
 }
 
 /// How `upstream::secure` asks for these programs.
 pub fn install() {
     secure::install(Programs {
-        certificate: |r, config| Box::pin(certificate(r, config)),
-        verify: |r, config, chain, result| Box::pin(verify(r, config, chain, result)),
+        certificate: |r, secure| Box::pin(certificate(r, secure)),
+        verify: |r, config, shown| Box::pin(verify(r, config, shown)),
     });
 }
 
@@ -50,9 +52,10 @@ pub fn install() {
 ///
 /// # Errors
 /// It has refused the handshake.
-async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<Arc<ClientConfig>, Refused> {
+async fn certificate(r: &mut Request, secure: &Secure) -> Result<Arc<ClientConfig>, Refused> {
+    let config = secure.config();
     let Some(chunk) = (*r.conf().lua.proxy_ssl_certificate).clone() else { return Ok(config) };
-    let mut peer = ask(r, &chunk, Phase::ProxyCertificate, Peer::new(&config)).await?;
+    let mut peer = ask(r, &chunk, Phase::ProxyCertificate, Peer::new(&config, secure.only_version())).await?;
     if peer.pairs.is_blank() {
         return Ok(config);
     }
@@ -63,19 +66,14 @@ async fn certificate(r: &mut Request, config: Arc<ClientConfig>) -> Result<Arc<C
     Ok(Arc::new(own))
 }
 
-/// Asks the program what to think of a peer's certificates. `result`: what the settings made of them. Gives the program's result, and
-/// whether it is the program's own.
+/// Asks the program what to think of a peer's certificates. Gives the program's result, and whether it is the program's own.
 ///
 /// # Errors
 /// It has refused the handshake.
-async fn verify(
-    r: &mut Request,
-    config: &ClientConfig,
-    chain: Vec<CertificateDer<'static>>,
-    result: i64,
-) -> Result<(i64, bool), Refused> {
+async fn verify(r: &mut Request, config: &ClientConfig, shown: Shown) -> Result<(i64, bool), Refused> {
+    let Shown { chain, result, version } = shown;
     let Some(chunk) = (*r.conf().lua.proxy_ssl_verify).clone() else { return Ok((result, false)) };
-    let peer = Peer { chain, result, ..Peer::new(config) };
+    let peer = Peer { chain, result, ..Peer::new(config, version) };
     let peer = ask(r, &chunk, Phase::ProxyVerify, peer).await?;
     Ok((peer.result, peer.judged))
 }

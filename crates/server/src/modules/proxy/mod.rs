@@ -10,6 +10,7 @@ mod url;
 
 pub(super) use directives::set_header;
 pub use directives::{BUFFERING_DIRECTIVES, COMMON_DIRECTIVES, DIRECTIVES, HEADER_DIRECTIVES};
+use request::stored_body;
 pub(super) use request::{Built, build, request_body};
 
 use crate::config::complex::Complex;
@@ -24,7 +25,7 @@ use crate::text;
 use crate::tls::client::Secure;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::group::{Group, GroupId};
-use crate::upstream::job::{Job, JobBody, Protocol, Remake};
+use crate::upstream::job::{Job, JobBody, Protocol, Remade, Remake};
 use crate::upstream::rewrite::{CookieFlags, Rewrite, Rewrites};
 use crate::upstream::{cached, pass_on, retry};
 use crate::{merged_values, reads_as_settings};
@@ -373,7 +374,7 @@ async fn answer(r: &mut Request, snapshot: &ThreadSnapshot, conf: &Conf, pass: &
     ask(r, conf, target, built, body, remake).await
 }
 
-/// How the head is made anew, for programs that change the request between tries.
+/// How the request is made anew, for programs that change the request between tries.
 fn remake(r: &Request, target: &Target<'_>) -> Remake {
     let Target { group, uri, whole, secure } = target;
     let target = Target { group: group.clone(), uri: Cow::Owned(uri.to_vec()), whole: *whole, secure: *secure };
@@ -382,7 +383,8 @@ fn remake(r: &Request, target: &Target<'_>) -> Remake {
         let snapshot = r.snapshot.clone();
         let conf = &snapshot.location(location).conf.proxy;
         let name = conf.pass.as_deref().map_or(&[][..], |pass| &pass.location);
-        build(r, conf, name, &target).map(|built| built.head)
+        let body = stored_body(r, conf);
+        build(r, conf, name, &target).map(|built| Remade { head: built.head, body })
     })
 }
 

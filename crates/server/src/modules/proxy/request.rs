@@ -40,6 +40,14 @@ pub(in crate::modules) async fn request_body(r: &mut Request, conf: &Conf) -> Re
     Ok(body)
 }
 
+/// The body that a program may have given the request meanwhile; none: there is none that was read whole, or it is not passed.
+pub(super) fn stored_body(r: &mut Request, conf: &Conf) -> Option<JobBody> {
+    let passed = *conf.upstream.pass_request_body && conf.set_body.is_none();
+    let stored = r.body.stored.clone().filter(|_| passed)?;
+    (r.ctx.proxy.body_length, r.ctx.proxy.chunked) = (Some(stored.len), false);
+    Some(JobBody::Stored(stored))
+}
+
 /// A head that is being written: lines of text, or with HTTP/2 fields that the connection will pack.
 pub(super) struct Head {
     out: Vec<u8>,

@@ -80,7 +80,7 @@ pub fn add(raw: &Object<'_>, snapshot: &Rc<ThreadSnapshot>) -> Result<()> {
     raw.set(
         "dict_ttl",
         Func::from(move |ctx: Ctx<'_>, number: usize, key: Bytes| {
-            let left = of(&own, number, |d| d.dict.ttl(&key.0, now()));
+            let left = of(&own, number, |d| d.dict.ttl(&key.0, now()).filter(|left| *left >= 0));
             left.map(|l| l.map_or(Item::Undefined, |l| Item::Number(l as f64))).or_throw(&ctx)
         }),
     )?;

@@ -550,7 +550,7 @@ fn give_context(call: &Call, place: &mut Option<Slot>) -> Result<(), Fault> {
             return Ok(());
         }
         Some(slot) => call.give_kept(slot),
-        None => *place = Some(call.give_new_kept(&machine()?.shelf)),
+        None => *place = Some(call.give_new_kept(&machine()?.contexts)),
     }
     call.give_number(place.as_ref().map_or(0, Slot::serial) as f64);
     Ok(())
@@ -605,8 +605,15 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })?;
     quick::add(lua, raw, "ctx", |call| match current::alone(|a| give_context(call, &mut a.table)) {
         Some(given) => given,
-        None => connection(|r| give_context(call, &mut r.ctx.lua.get_or_insert_default().table)),
+        None => connection(|r| match current::context_needs_connection(r) {
+            true => {
+                call.give_other();
+                Ok(())
+            }
+            false => give_context(call, &mut r.ctx.lua.get_or_insert_default().table),
+        }),
     })?;
+    add_function(lua, raw, "ctx_any", |lua, given: Option<Table>| current::context(lua, given))?;
     quick::add(lua, raw, "request_number", |call| {
         match connection(|_| Ok(current::owner())) {
             Ok(owner) => call.give_number(owner as f64),
@@ -618,14 +625,7 @@ fn add_arguments(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         let Value::Table(table) = value else {
             return Err(Fault("ctx should be a table while getting a ".to_owned() + value.type_name()));
         };
-        let mut slot = Some(machine()?.shelf.put(table).map_err(|e| Fault(e.to_string()))?);
-        if current::alone(|a| a.table = slot.take()).is_some() {
-            return Ok(());
-        }
-        connection(|r| {
-            r.ctx.lua.get_or_insert_default().table = slot;
-            Ok(())
-        })
+        current::set_context(table)
     })?;
     Ok(())
 }

@@ -18,22 +18,6 @@ const MAX_MESSAGE: usize = 4096;
 /// What is said where no lines are kept.
 const NOT_KEPT: &str = "directive \"lua_capture_error_log\" is not set";
 
-/// nginx's levels by number.
-fn level(number: i64) -> Option<Level> {
-    Some(match number {
-        0 => Level::Stderr,
-        1 => Level::Emerg,
-        2 => Level::Alert,
-        3 => Level::Crit,
-        4 => Level::Error,
-        5 => Level::Warn,
-        6 => Level::Notice,
-        7 => Level::Info,
-        8 => Level::Debug,
-        _ => return None,
-    })
-}
-
 fn is_enabled(level: Level) -> bool {
     current::connection(|r| Ok(r.logs(level))).unwrap_or_else(|_| crate::log::error::default_enabled(level))
 }
@@ -55,8 +39,8 @@ fn place(lua: &Lua) -> String {
 fn write(lua: &Lua, mut values: MultiValue) -> Result<(), Fault> {
     let given = values.pop_front();
     let given = given.as_ref().and_then(number).ok_or_else(|| bad_argument(1, "log", "number expected"))?;
-    let level =
-        level(given as i64).ok_or_else(|| bad_argument(1, "log", &format!("bad log level: {}", given as i64)))?;
+    let level = Level::of_number(given as i64)
+        .ok_or_else(|| bad_argument(1, "log", &format!("bad log level: {}", given as i64)))?;
     if !is_enabled(level) {
         return Ok(());
     }
@@ -79,19 +63,20 @@ fn write(lua: &Lua, mut values: MultiValue) -> Result<(), Fault> {
 pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Result<()> {
     add_function(lua, raw, "log", write)?;
     add_function(lua, raw, "raw_log", |_, (number, text): (f64, LuaString)| {
-        let level = level(number as i64).ok_or_else(|| bad_argument(1, "raw_log", "bad log level"))?;
+        let level = Level::of_number(number as i64).ok_or_else(|| Fault("bad log level".to_owned()))?;
         log(level, format_args!("{}", text.to_string_lossy()));
         Ok(())
     })?;
-    add_function(lua, raw, "log_least", |_, number: Value| -> Result<_, Fault> {
-        let Some(level) = super::super::run::number(&number).and_then(|n| level(n as i64)) else {
+    let reader = if snapshot.is_stream() { captured::Reader::Stream } else { captured::Reader::Http };
+    add_function(lua, raw, "log_least", move |_, number: Value| -> Result<_, Fault> {
+        let Some(level) = super::super::run::number(&number).and_then(|n| Level::of_number(n as i64)) else {
             return Ok((None, Some("bad log level")));
         };
-        Ok(if captured::set_least(level) { (Some(true), None) } else { (None, Some(NOT_KEPT)) })
+        Ok(if captured::set_least(reader, level) { (Some(true), None) } else { (None, Some(NOT_KEPT)) })
     })?;
-    add_function(lua, raw, "log_lines", |lua, (most, into): (f64, Table)| -> Result<_, Fault> {
+    add_function(lua, raw, "log_lines", move |lua, (most, into): (f64, Table)| -> Result<_, Fault> {
         let most = if most < 1.0 { usize::MAX } else { most as usize };
-        let Some(lines) = captured::take(most) else { return Ok((Value::Nil, Some(NOT_KEPT))) };
+        let Some(lines) = captured::take(reader, most) else { return Ok((Value::Nil, Some(NOT_KEPT))) };
         let broken = |e: mlua::Error| Fault(e.to_string());
         let mut at = 0;
         for line in lines {
@@ -128,8 +113,11 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
         Ok(())
     })?;
     add_function(lua, raw, "worker_pid", |_, ()| -> Result<_, Fault> { Ok(std::process::id()) })?;
-    add_function(lua, raw, "master_pid", |_, ()| -> Result<_, Fault> {
-        Ok(rustix::process::getppid().map(|p| p.as_raw_nonzero().get()))
+    let has_master = snapshot.process.master_process;
+    raw.raw_set("has_master", has_master)?;
+    add_function(lua, raw, "master_pid", move |_, ()| -> Result<_, Fault> {
+        let own = std::process::id().cast_signed();
+        Ok(if has_master { rustix::process::getppid().map(|p| p.as_raw_nonzero().get()) } else { Some(own) })
     })?;
     let threads = snapshot.process.threads;
     add_function(lua, raw, "worker_count", move |_, ()| -> Result<_, Fault> { Ok(threads) })?;

@@ -54,6 +54,7 @@ const LIBRARIES: &[(&str, &[u8])] = &[
     ("ngx.ssl.clienthello", include_bytes!("../library/clienthello.lua")),
     ("resty.core.base", include_bytes!("../library/base.lua")),
     ("ngx.ssl.session", include_bytes!("../library/ssl_session.lua")),
+    ("ngx.proxyssl", include_bytes!("../library/proxyssl.lua")),
     ("ngx.ssl.proxysslcert", include_bytes!("../library/proxysslcert.lua")),
     ("ngx.ssl.proxysslverify", include_bytes!("../library/proxysslverify.lua")),
 ];

@@ -57,6 +57,9 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
         };
         request(|r| {
             set_header(r, &name, &values);
+            if K::find(&name) == K::ContentLength {
+                shorten_body(r, &values);
+            }
             Ok(())
         })
     })?;
@@ -219,6 +222,17 @@ pub fn set_header(r: &mut Request, name: &[u8], values: &[Vec<u8>]) {
         if let Some(id) = machine().ok().and_then(|machine| machine.names.get(b"host".as_slice()).copied()) {
             r.forget(id);
         }
+    }
+}
+
+/// A program says that the body is shorter than it is: the rest is not read, and the connection ends with the answer.
+fn shorten_body(r: &mut Request, values: &[Vec<u8>]) {
+    let length = values.last().and_then(|v| std::str::from_utf8(v).ok()?.trim().parse().ok());
+    if let Some(length) = length.filter(|_| r.is_main() && r.body.stored.is_none())
+        && r.body.shorten(length)
+    {
+        r.head.headers.content_length = Some(length);
+        (r.flow.keepalive, r.flow.lingering_close) = (false, true);
     }
 }
 

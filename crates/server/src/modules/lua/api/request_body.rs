@@ -1,6 +1,6 @@
 //! `ngx.req`: the body, once it has been read.
 
-use super::super::current::{request, request_in};
+use super::super::current::{self, Phase, request, request_in};
 use super::request::set_header;
 use crate::request::Request;
 use crate::request::body::{BodyFile, Stored};
@@ -128,7 +128,9 @@ fn check_read(r: &Request) -> Result<(), Fault> {
     if r.body.is_discarded() {
         return Err(Fault("request body already discarded asynchronously".to_owned()));
     }
-    if r.body.stored.is_none() && !r.body.streamed && r.is_main() {
+    // Who asks a peer has read what there was, or there was nothing to read.
+    let is_known = current::phase() == Phase::Balancer && !r.body.is_pending();
+    if r.body.stored.is_none() && !r.body.streamed && r.is_main() && !is_known {
         return Err(Fault("request body not read yet".to_owned()));
     }
     Ok(())

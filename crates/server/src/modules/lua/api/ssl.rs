@@ -362,6 +362,16 @@ fn add_verify(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             Ok(true)
         })
     })?;
+    add_function(lua, raw, "proxy_ssl_version", |_, ()| {
+        current::request(|r| {
+            let peer = r.ctx.lua.as_ref().and_then(|c| c.upstream.as_ref());
+            match peer.map(|peer| peer.version) {
+                Some(Some(version)) => Ok((Value::Integer(i64::from(u16::from(version))), None)),
+                Some(None) => no("the version is not agreed on yet"),
+                None => no("bad ssl conn"),
+            }
+        })
+    })?;
     add_function(lua, raw, "proxy_ssl_cert", |lua, ()| {
         verified(|peer| match peer.chain.is_empty() {
             true => Ok(MultiValue::from_iter([Value::Nil, Value::String(made_text(lua, b"no certificate")?)])),

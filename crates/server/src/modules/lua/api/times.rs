@@ -22,8 +22,9 @@ fn shown(seconds: i64) -> String {
 fn cookie_time(seconds: i64) -> String {
     let text = date::format_http(seconds);
     let text = String::from_utf8_lossy(&text);
-    // `Mon, 23 Nov 2026 08:30:00 GMT`
-    format!("{}, {}-{}-{} {}", &text[..3], &text[5..7], &text[8..11], &text[14..16], &text[17..])
+    // `Mon, 23 Nov 2026 08:30:00 GMT`. As nginx: from 2038 on the year has four digits.
+    let year = if &text[12..16] > "2037" { &text[12..16] } else { &text[14..16] };
+    format!("{}, {}-{}-{year} {}", &text[..3], &text[5..7], &text[8..11], &text[17..])
 }
 
 /// See the module's head.
@@ -34,6 +35,10 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     })?;
     quick::add(lua, raw, "time", |call| {
         call.give_number((clock::wall_ms() / 1000) as f64);
+        Ok(())
+    })?;
+    quick::add(lua, raw, "monotonic_ms", |call| {
+        call.give_number(clock::monotonic_ms() as f64);
         Ok(())
     })?;
     add_function(lua, raw, "update_time", |_, ()| -> Result<_, Fault> {
