@@ -5,6 +5,7 @@ use crate::harness::{Backend, Reply, Site, compare_with_nginx};
 const ECHO: &str = "location /echo { echo -n one; echo two \"$arg_a b\"; echo; echo -- -n; }
     location /duplicate { echo_duplicate 3 \"ab$arg_a\"; echo_duplicate 1_000 x; }
     location /sleep { echo_reset_timer; echo_sleep 0.2; echo done; }
+    location /nap { echo_sleep $arg_a; echo done; }
     location /body { echo_read_request_body; echo \"[$echo_request_body]\"; echo_request_body; }
     location /each { echo_foreach_split ',' $arg_a; echo \"item $echo_it\"; echo_end; echo after; }
     location /include { echo before; echo_location /part a=1; echo between; echo_location_async /part?a=2; echo after; }
@@ -33,6 +34,9 @@ fn echo_is_the_same_as_the_module_in_nginx() {
         "GET /echo HTTP/1.0",
         "GET /duplicate?a=c HTTP/1.1",
         "GET /sleep HTTP/1.1",
+        "GET /nap?a=.001 HTTP/1.1",
+        "GET /nap?a=x HTTP/1.1",
+        "GET /nap HTTP/1.1",
         "GET /each?a=1,2,,3 HTTP/1.1",
         "GET /each?a= HTTP/1.1",
         "GET /include HTTP/1.1",
@@ -74,6 +78,34 @@ fn echo_gives_the_body_back_and_pauses() {
     assert!(!status.success() && said.contains("no loop"), "{said}");
     let (status, said) = Site::server("location / { echo_subrequest POST /x -z y; }").check();
     assert!(!status.success() && said.contains("unsupported option \"-z\""), "{said}");
+}
+
+#[test]
+fn echo_reads_a_body_after_it_has_begun_to_answer() {
+    let conf = "default_type text/plain;
+        location /read { echo head; echo_read_request_body; echo $request_body; }
+        location /around { location /around/x { echo_request_body; echo_request_body; } echo head; echo_request_body; }
+        location /if { if ($arg_a) { echo head; echo_request_body; } echo_flush; }
+        location /unread { echo head; }";
+    let server = Site::server(conf).start();
+    let late = [
+        ("/read", "head\nk=1\n"),
+        ("/around", "head\nk=1"),
+        ("/around/x", "k=1k=1"),
+        ("/if?a=1", "head\nk=1"),
+        ("/unread", "head\n"),
+    ];
+    for (path, expected) in late {
+        let mut client = server.connect();
+        // What is not read is taken off the connection, which is kept.
+        for _ in 0..2 {
+            let whole = format!("POST {path} HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\n\r\nk=1");
+            assert_eq!(client.send(whole).response().text(), expected, "{path}");
+            let chunked =
+                format!("POST {path} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nk=1\r\n0\r\n\r\n");
+            assert_eq!(client.send(chunked).response().text(), expected, "{path}, in chunks");
+        }
+    }
 }
 
 // Of what it changes the module keeps the tag.

@@ -713,6 +713,22 @@ fn libraries() {
 }
 
 #[test]
+fn libraries_of_openresty_are_where_its_packages_put_them() {
+    let programs = "location = /path { content_by_lua_block { ngx.print(package.path) } }
+        location = /cpath { content_by_lua_block { ngx.print(package.cpath) } }";
+    let server = Site::server(programs).start();
+    let folders = "/usr/local/openresty/site/lualib/?.lua;/usr/local/openresty/site/lualib/?/init.lua;/usr/local/openresty/lualib/?.lua;\
+        /usr/local/openresty/lualib/?/init.lua;./?.lua;/usr/local/share/lua/5.1/?.lua;";
+    let path = server.get("/path").text();
+    assert!(path.starts_with(folders) && path.ends_with("/luajit/share/lua/5.1/?/init.lua"), "{path}");
+    let path = server.get("/cpath").text();
+    assert!(
+        path.starts_with("/usr/local/openresty/site/lualib/?.so;/usr/local/openresty/lualib/?.so;./?.so;"),
+        "{path}"
+    );
+}
+
+#[test]
 fn without_a_cache_programs_are_read_anew() {
     let server = Site::server("lua_code_cache off; location = /t { content_by_lua_file @DIR@/html/t.lua; }")
         .file("html/t.lua", "count = (count or 0) + 1 ngx.say('one ', count)")

@@ -1,12 +1,18 @@
-//! The parameters of the `resolver` directive: `address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]`.
+//! The parameters of the `resolver` directive: `address ... [valid=time] [ipv4=on|off] [ipv6=on|off] [status_zone=zone]`, and OpenResty's
+//! `local=on|off|file`: the servers that the machine itself asks.
 //! Read once at load; host names of servers are asked of the system then (blocking). Resolvers are made of it, one a worker thread.
 
+use std::io::Read;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs};
 use std::time::Duration;
 
 const DNS_PORT: u16 = 53;
 /// 68 years; more would overflow the clock and says the same.
 const MAX_VALID_S: u64 = i32::MAX as u64;
+/// `local=on`
+const LOCAL_FILE: &str = "/etc/resolv.conf";
+/// Bytes of such a file that are read; real ones have a few hundred.
+const MAX_LOCAL_FILE: u64 = 64 * 1024;
 
 /// A checked `resolver` directive.
 #[derive(Clone, Debug, PartialEq)]
@@ -37,6 +43,13 @@ impl ResolverConfig {
                 config.ipv4 = parse_flag(value).ok_or_else(invalid)?;
             } else if let Some(value) = arg.strip_prefix(b"ipv6=") {
                 config.ipv6 = parse_flag(value).ok_or_else(invalid)?;
+            } else if let Some(value) = arg.strip_prefix(b"local=") {
+                match value {
+                    b"" => return Err(invalid()),
+                    b"on" => config.servers.extend(local_servers(LOCAL_FILE)?),
+                    b"off" => {}
+                    file => config.servers.extend(local_servers(&String::from_utf8_lossy(file))?),
+                }
             } else if let Some(value) = arg.strip_prefix(b"status_zone=") {
                 config.status_zone = (!value.is_empty()).then(|| Some(value.to_vec())).ok_or_else(invalid)?;
             } else {
@@ -53,6 +66,23 @@ impl ResolverConfig {
         }
         Ok(config)
     }
+}
+
+/// The name servers of a file like `/etc/resolv.conf`. Lines that are no `nameserver` with an address, and addresses with a zone (`fe80::1%eth0`), are
+/// passed over.
+fn local_servers(path: &str) -> Result<Vec<SocketAddr>, String> {
+    let mut text = Vec::new();
+    let opened = std::fs::File::open(path);
+    opened.and_then(|file| file.take(MAX_LOCAL_FILE).read_to_end(&mut text)).map_err(|e| {
+        let why = e.to_string();
+        let why = why.split(" (os error").next().unwrap_or_default();
+        format!("open() \"{path}\" failed ({}: {why})", e.raw_os_error().unwrap_or_default())
+    })?;
+    let text = String::from_utf8_lossy(&text);
+    let addresses = text.lines().filter_map(|line| line.trim_start().strip_prefix("nameserver"));
+    let addresses =
+        addresses.filter(|rest| rest.starts_with([' ', '\t'])).filter_map(|rest| rest.split_whitespace().next());
+    Ok(addresses.filter_map(|a| a.parse().ok()).map(|ip: IpAddr| SocketAddr::new(ip, DNS_PORT)).collect())
 }
 
 fn parse_flag(value: &[u8]) -> Option<bool> {
@@ -144,6 +174,26 @@ mod tests {
         assert_eq!(config.valid, Some(Duration::from_secs(90)));
         assert!(config.ipv4 && !config.ipv6);
         assert_eq!(config.status_zone.as_deref(), Some(&b"z"[..]));
+    }
+
+    #[test]
+    fn servers_of_the_machine_are_read_from_its_file() {
+        let path = std::env::temp_dir().join(format!("ironweir-resolv-{}", std::process::id()));
+        let text = "# nameserver 9.9.9.9\nnameserver 127.0.0.11\n search a.test\n\tnameserver\t::1 # two\nnameservers 1.1.1.1\nnameserver fe80::1%eth0\n\
+                    nameserver\noptions ndots:0\n";
+        std::fs::write(&path, text).unwrap();
+        let local = format!("local={}", path.display());
+        let config = parse(&["127.0.0.1:54", &local, "ipv6=off"]).unwrap();
+        let servers: Vec<String> = config.servers.iter().map(SocketAddr::to_string).collect();
+        assert_eq!(servers, ["127.0.0.1:54", "127.0.0.11:53", "[::1]:53"]);
+        std::fs::write(&path, "options ndots:0\n").unwrap();
+        assert_eq!(parse(&[&local]).unwrap_err(), "no name servers defined");
+        std::fs::remove_file(&path).unwrap();
+        let missing = format!("open() \"{}\" failed (2: No such file or directory)", path.display());
+        assert_eq!(parse(&[&local]).unwrap_err(), missing);
+        assert_eq!(parse(&["local=off"]).unwrap_err(), "no name servers defined");
+        assert_eq!(parse(&["127.0.0.1", "local=off"]).unwrap().servers.len(), 1);
+        assert_eq!(parse(&["local="]).unwrap_err(), "invalid parameter: local=");
     }
 
     #[test]

@@ -61,6 +61,24 @@ fn a_function_is_called_by_its_name() {
 }
 
 #[test]
+fn modules_are_required_as_they_are_imported() {
+    says("require('fs') === fs && require('crypto') === crypt", "true");
+    says("require('querystring') === qs && require('buffer') === b", "true");
+    says("require('crypto').createHash('md5').update('a').digest('hex')", "0cc175b9c0f1b6a831c399e269772661");
+    says("require.length + require.name", "1require");
+    assert_eq!(
+        value("const fs = require('fs'); function f() { return typeof fs.readFileSync; }").as_deref(),
+        Ok("function")
+    );
+    for (call, error) in
+        [("require()", "TypeError: missing path"), ("require('./x.js')", "Error: Cannot load module \"./x.js\"")]
+    {
+        let text = value(&format!("function f() {{ {call}; }}")).unwrap_err();
+        assert!(text.starts_with(error), "{text}");
+    }
+}
+
+#[test]
 fn what_is_waited_for_comes() {
     assert_eq!(
         value("const f = () => new Promise(r => setTimeout((a) => r('late ' + a), 5, 1));").as_deref(),

@@ -87,6 +87,17 @@ function timer(run, delay, args) {
     return raw.later(raw.sleep(delay), () => run(...args));
 }
 const globals = {
+    // Of the modules that are always there; programs for njs's own engine begin with it.
+    require(path) {
+        if (arguments.length === 0) {
+            throw new TypeError('missing path');
+        }
+        const name = String(path);
+        if (!Object.hasOwn(raw.modules, name)) {
+            throw new Error(`Cannot load module "${name}"`);
+        }
+        return raw.modules[name];
+    },
     setTimeout(run, delay, ...args) {
         const ms = Number(delay);
         return timer(run, ms > 0 ? ms : 0, args);

@@ -219,6 +219,15 @@ impl<'f> Build<'f> {
         }
     }
 
+    /// Compiles, with `how`, a value that nginx compiles only when a server takes it over (`proxy_set_header`, `fastcgi_param` and their like): in an
+    /// `http` block without servers, what it names need not exist.
+    pub fn for_servers<T>(&mut self, how: impl FnOnce(&mut Build<'f>) -> T) -> T {
+        self.variables.for_servers = true;
+        let made = how(self);
+        self.variables.for_servers = false;
+        made
+    }
+
     /// A path of the configuration made absolute: relative to the prefix (nginx's `ngx_conf_full_name` with 0).
     pub fn full_path(&self, path: &[u8]) -> PathBuf {
         use std::os::unix::ffi::OsStrExt;

@@ -5,7 +5,7 @@ use crate::log_error;
 use crate::request::Request;
 use crate::request::arena::Text;
 use crate::snapshot::VariableId;
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 /// Makes a variable's value; `None` is nginx's `not found`.
@@ -74,6 +74,10 @@ pub struct Variables {
     defined: HashMap<Box<str>, Definition>,
     indexes: HashMap<Box<str>, VariableId>,
     names: Vec<Box<str>>,
+    /// What is compiled now counts only where there are servers: `Build::for_servers`.
+    pub for_servers: bool,
+    /// Variables that nothing else has named so far.
+    only_for_servers: HashSet<VariableId>,
 }
 
 impl Variables {
@@ -95,9 +99,15 @@ impl Variables {
     pub fn index(&mut self, name: &[u8]) -> VariableId {
         let name = String::from_utf8_lossy(name).to_ascii_lowercase().into_boxed_str();
         if let Some(id) = self.indexes.get(&name) {
+            if !self.for_servers {
+                self.only_for_servers.remove(id);
+            }
             return *id;
         }
         let id = VariableId(self.names.len() as u32);
+        if self.for_servers {
+            self.only_for_servers.insert(id);
+        }
         self.names.push(name.clone());
         self.indexes.insert(name, id);
         id
@@ -154,11 +164,11 @@ impl Variables {
         self.defined.get(&*key).and_then(|d| d.assign)
     }
 
-    /// The table by index. Errors: `unknown "x" variable`.
-    pub fn finish(&self) -> Result<Vec<Variable>, Vec<String>> {
+    /// The table by index. `servers`: whether there are any; without them nobody evaluates what is for them. Errors: `unknown "x" variable`.
+    pub fn finish(&self, servers: bool) -> Result<Vec<Variable>, Vec<String>> {
         let mut table = Vec::with_capacity(self.names.len());
         let mut unknown = Vec::new();
-        for name in &self.names {
+        for (number, name) in self.names.iter().enumerate() {
             let variable = match self.defined.get(name) {
                 Some(d) => Variable {
                     name: name.clone(),
@@ -176,6 +186,9 @@ impl Variables {
                             volatile: p.volatile,
                             assign: None,
                         }
+                    }
+                    None if !servers && self.only_for_servers.contains(&VariableId(number as u32)) => {
+                        Variable { name: name.clone(), evaluate: None, volatile: false, assign: None }
                     }
                     None => {
                         unknown.push(format!("unknown \"{name}\" variable"));

@@ -58,7 +58,7 @@ pub(super) fn param(build: &mut Build<'_>, params: &mut Params, node: &Node) -> 
         Some(w) if *w == "if_not_empty" => true,
         Some(w) => return Err(node.problem(format!("invalid parameter \"{}\"", w.as_str()))),
     };
-    let value = Complex::compile(build, &node.args[1])?;
+    let value = build.for_servers(|build| Complex::compile(build, &node.args[1]))?;
     let name = node.args[0].text.as_slice().into();
     Arc::make_mut(params.entry()).push(Param { name, value, skip_empty });
     Ok(())

@@ -71,6 +71,8 @@ const MAX_ROUNDS: usize = 100_000;
 #[derive(Clone, Debug, Default)]
 pub struct Conf {
     commands: Arc<Vec<Command>>,
+    /// One of them wants the request's body, maybe after lines have been sent.
+    reads_body: bool,
     /// The commands of a loop that is not over yet, while the level is read.
     open: Option<Vec<Command>>,
     status: Option<u16>,
@@ -102,6 +104,7 @@ impl Conf {
         }
         if self.commands.is_empty() {
             self.commands.clone_from(&parent.commands);
+            self.reads_body = parent.reads_body;
         }
         self.status = self.status.or(parent.status);
     }
@@ -144,7 +147,9 @@ fn begin(r: &mut Request) -> Result<(), Verdict> {
     if r.answer.header_sent {
         return Ok(());
     }
-    if let Err(status) = body::discard_arrived(r) {
+    if !r.conf().echo.reads_body
+        && let Err(status) = body::discard_arrived(r)
+    {
         return Err(Verdict::Status(status));
     }
     if r.flow.error_status == 0 {
@@ -243,7 +248,7 @@ async fn sleep(r: &mut Request, seconds: &Complex) -> Result<(), Verdict> {
     let seconds = seconds.eval(r);
     let Some(ms) = value::fixed(r.get(seconds), 3) else {
         log_error!(r, Error, "echo_sleep: invalid time \"{}\"", String::from_utf8_lossy(r.get(seconds)));
-        return Err(Verdict::Status(500));
+        return Err(Verdict::Status(400));
     };
     // What was written before goes out before.
     if r.answer.header_sent {

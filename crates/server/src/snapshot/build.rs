@@ -44,7 +44,7 @@ impl Snapshot {
         crate::modules::guard::finish(&mut build);
         crate::modules::limit_shared::finish(&mut build);
         let tables = http_block::finish(&mut build);
-        let variables = match build.variables.finish() {
+        let variables = match build.variables.finish(!tables.servers.is_empty()) {
             Ok(v) => v,
             Err(unknown) => {
                 build.problems.extend(unknown.into_iter().map(Problem::bare));

@@ -76,6 +76,7 @@ pub(super) fn add(scope: &mut Scope<'_, '_>, node: &Node, kind: Kind) -> Result<
     let command = read(scope, node, kind)?;
     let conf = &mut scope.level.conf;
     conf.core.handler = Some(Content::Later(handler));
+    conf.echo.reads_body |= matches!(kind, Kind::ReadBody | Kind::Body);
     let open = &mut conf.echo.open;
     match (kind, command) {
         (Kind::End, _) => match open.take() {

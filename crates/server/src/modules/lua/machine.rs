@@ -25,12 +25,13 @@ use std::sync::Arc;
 
 /// What `ngx` is made of on the side of Lua.
 const PRELUDE: &[u8] = include_bytes!("prelude.lua");
-/// Where `require` looks without `lua_package_path`, behind the server's own folder.
-const PACKAGE_PATH: &str = "./?.lua;/usr/local/share/lua/5.1/?.lua;/usr/local/share/lua/5.1/?/init.lua;/usr/share/lua/5.1/?.lua;\
-    /usr/share/lua/5.1/?/init.lua";
+/// Where `require` looks without `lua_package_path`: OpenResty's folders come first, as there.
+const PACKAGE_PATH: &str = "/usr/local/openresty/site/lualib/?.lua;/usr/local/openresty/site/lualib/?/init.lua;/usr/local/openresty/lualib/?.lua;\
+    /usr/local/openresty/lualib/?/init.lua;./?.lua;/usr/local/share/lua/5.1/?.lua;/usr/local/share/lua/5.1/?/init.lua;/usr/share/lua/5.1/?.lua;\
+    /usr/share/lua/5.1/?/init.lua;/usr/local/openresty/luajit/share/lua/5.1/?.lua;/usr/local/openresty/luajit/share/lua/5.1/?/init.lua";
 /// The same for libraries in C.
-const PACKAGE_CPATH: &str =
-    "./?.so;/usr/local/lib/lua/5.1/?.so;/usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so";
+const PACKAGE_CPATH: &str = "/usr/local/openresty/site/lualib/?.so;/usr/local/openresty/lualib/?.so;./?.so;/usr/local/lib/lua/5.1/?.so;\
+    /usr/lib/x86_64-linux-gnu/lua/5.1/?.so;/usr/lib/lua/5.1/?.so;/usr/local/openresty/luajit/lib/lua/5.1/?.so";
 /// Coroutines that are kept for the next request, where nobody says how many.
 pub const IDLE_THREADS: u64 = 1024;
 

@@ -48,7 +48,7 @@ pub const BUFFERING_DIRECTIVES: &[Directive] = buffering_directives!("proxy", pr
 
 /// `*_set_header`
 pub(in crate::modules) fn set_header(build: &mut Build<'_>, conf: &mut Conf, node: &Node) -> Result<(), Problem> {
-    let value = Complex::compile_field(build, node, &node.args[1].text)?;
+    let value = build.for_servers(|build| Complex::compile_field(build, node, &node.args[1].text))?;
     let name: Arc<[u8]> = node.args[0].text.as_slice().into();
     Arc::make_mut(conf.set_header.entry()).push((name, value));
     Ok(())
