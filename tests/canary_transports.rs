@@ -66,6 +66,8 @@ fn stream_site() -> (Server, u16) {
     .set("SESSIONS", number)
     .start();
     drop(port);
+    // The site's own address may be there a moment before.
+    assert!(wait(|| TcpStream::connect(("127.0.0.1", number)).is_ok()));
     (server, number)
 }
 

@@ -145,7 +145,8 @@ fn cpus(facts: &Facts, s: &Serving) -> Vec<Resource> {
         let switches: f64 = s.threads.iter().map(|t| t.switches).sum();
         // A group that may use no more than it does has no time to spare, however often it sleeps.
         let is_full = running >= cpus;
-        waking = if is_full { 0.0 } else { s.threads.iter().map(|t| waking::waking(t, &m.wake)).sum() };
+        waking =
+            if is_full { 0.0 } else { s.threads.iter().map(|t| waking::waking(t, &m.wake, s.wake.as_ref())).sum() };
         let mut evidence = format!("{running:.2} of {cpus:.1} CPUs");
         if waking >= 0.005 {
             let _ = write!(evidence, ", {waking:.2} of it for waking up {} times a second", number(switches as u64));

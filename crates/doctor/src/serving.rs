@@ -2,6 +2,7 @@
 
 use crate::statistics::Sums;
 use api_client::{Client, Failure};
+use machine::wake::Costs;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 use std::collections::BTreeMap;
@@ -32,6 +33,9 @@ pub struct Serving {
     pub handshakes: f64,
     /// Worker threads.
     pub threads: Vec<Thread>,
+    /// What a sleep cost a thread when the server started; none: it does not say.
+    #[serde(default)]
+    pub wake: Option<Costs>,
     /// Requests whose time is known, in all (not per second).
     pub timed: u64,
     /// What those waited for, microseconds of each on average, by the names of `/ironweir/time`.
@@ -222,6 +226,7 @@ impl Serving {
             active: number(connections.now, "/active"),
             handshakes: of("ssl").rate("/handshakes"),
             threads: threads(of("ironweir/threads")),
+            wake: Costs::deserialize(&of("ironweir/threads").now["wake"]).ok(),
             timed,
             parts_us: parts.map(|name| (name.clone(), mean(time.grew(&format!("/parts_us/{name}"))))).collect(),
             log_write_us: time.grew("/log_writes/us") as f64 / writes.max(1) as f64,
@@ -342,7 +347,7 @@ mod tests {
             ),
             (
                 "ironweir/threads",
-                json!({"threads": [{"id": 0, "tid": 9, "requests": requests, "running_ns": requests * 1_000_000,
+                json!({"wake": {"sleep_ns": 5_000, "stretches": [[25_000, 6_000]]}, "threads": [{"id": 0, "tid": 9, "requests": requests, "running_ns": requests * 1_000_000,
                     "work": {"turns": requests * 17, "timed": requests, "polls": requests * 2, "polls_squared": requests * 5,
                              "ns": requests * 1_000, "polls_ns": requests * 3_000, "squared": requests * 200}}]}),
             ),
@@ -366,6 +371,7 @@ mod tests {
         assert_eq!((serving.request_us(), serving.part_us("own"), serving.part_us("no")), (15.0, 10.0, 0.0));
         assert_eq!((serving.log_write_us, serving.connections), (40.0, (10, 0)));
         assert_eq!((serving.threads[0].running, serving.threads[0].requests), (1.0, 1000.0));
+        assert_eq!(serving.wake, Some(Costs { sleep_ns: 5_000, stretches: vec![(25_000, 6_000)] }));
         let work = serving.threads[0].work.unwrap();
         assert_eq!((work.turns, work.timed.count, work.timed.x, work.timed.xx), (17_000.0, 2_000.0, 4_000.0, 10_000.0));
         assert_eq!((work.timed.y, work.timed.xy, work.timed.yy), (2e6, 6e6, 4e9));

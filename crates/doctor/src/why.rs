@@ -19,6 +19,8 @@ use std::fmt::Write;
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
+pub use machine::wake::{known as known_wake_costs, measure_soon as measure_wake_costs};
+
 /// What is in the way.
 #[derive(Clone, Debug, Serialize)]
 pub struct Answer {

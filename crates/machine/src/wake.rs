@@ -45,10 +45,23 @@ impl Costs {
     }
 }
 
+static COSTS: OnceLock<Costs> = OnceLock::new();
+
 /// Measured once in a process, for about 150 ms.
 pub fn costs() -> Costs {
-    static COSTS: OnceLock<Costs> = OnceLock::new();
     COSTS.get_or_init(measured).clone()
+}
+
+/// Has them measured by a thread of its own: now, while the machine may still have processors that rest. Where one does not, its work behind a sleep is
+/// hardly slower, and too little is found.
+pub fn measure_soon() {
+    // Without the thread they are measured when somebody asks.
+    let _ = std::thread::Builder::new().name("wake costs".to_owned()).spawn(costs);
+}
+
+/// What was measured; none: it was not, or is going on.
+pub fn known() -> Option<Costs> {
+    COSTS.get().cloned()
 }
 
 fn measured() -> Costs {
@@ -57,7 +70,8 @@ fn measured() -> Costs {
     let mut stretches: Vec<(u64, u64)> = Vec::new();
     for (wanted, count) in STRETCHES {
         let rounds = rounds_for(&words, wanted);
-        let pairs = (0..TRIES).map(|_| (stretch(&words, rounds, count, None), stretch(&words, rounds, count, Some(wanted))));
+        let pairs =
+            (0..TRIES).map(|_| (stretch(&words, rounds, count, None), stretch(&words, rounds, count, Some(wanted))));
         let mut pairs: Vec<_> = pairs.map(|(without, with)| (with, with.saturating_sub(without))).collect();
         pairs.sort_unstable_by_key(|(_, more)| *more);
         stretches.push(pairs[TRIES / 2]);

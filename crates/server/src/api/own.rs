@@ -13,7 +13,7 @@ use crate::status::latency::{self, Histogram};
 use crate::status::{history, listeners, requests, rules, slot, spent, trial, turns};
 use crate::tls::expiry::{self, Held};
 use crate::worker::counters;
-use doctor::why::Watch;
+use doctor::why::{Watch, known_wake_costs};
 use runtime::clock;
 use serde_json::{Map, Value, json};
 use std::sync::{Mutex, PoisonError};
@@ -206,6 +206,8 @@ const THREAD: Schema = Schema::Object(&[
     ),
     field("work", WORK),
 ]);
+const WAKE: Schema =
+    Schema::Object(&[number("sleep_ns"), field("stretches", Schema::List(&Schema::List(&Schema::Number)))]);
 const WORK: Schema = Schema::Object(&[
     number("turns"),
     number("timed"),
@@ -216,10 +218,11 @@ const WORK: Schema = Schema::Object(&[
     number("squared"),
 ]);
 /// `/ironweir/threads`
-pub static THREADS: Schema = Schema::Object(&[field("threads", Schema::List(&THREAD)), field("time", Schema::Time)]);
+pub static THREADS: Schema =
+    Schema::Object(&[field("threads", Schema::List(&THREAD)), maybe("wake", WAKE), field("time", Schema::Time)]);
 
 /// `/ironweir/threads`: what each thread has done, how long it ran and was ready without running (nanoseconds, by the
-/// kernel), how long the turns of its loop take (one of seventeen is timed), and what was done in those.
+/// kernel), how long the turns of its loop take (one of seventeen is timed), and what was done in those; and what a sleep cost a thread when the process started.
 pub fn threads(_: &Context) -> Result<Value, Failure> {
     let show = |t: slot::Thread| {
         let sum = counters::of_thread(t.slot);
@@ -259,7 +262,11 @@ pub fn threads(_: &Context) -> Result<Value, Failure> {
         value
     };
     let all: Vec<_> = slot::workers().into_iter().map(show).collect();
-    Ok(json!({"threads": all, "time": render::time(clock::wall_ms())}))
+    let mut value = json!({"threads": all, "time": render::time(clock::wall_ms())});
+    if let Some(costs) = known_wake_costs() {
+        value["wake"] = json!({"sleep_ns": costs.sleep_ns, "stretches": costs.stretches});
+    }
+    Ok(value)
 }
 
 const WRITES: Schema = Schema::Object(&[number("timed"), number("us")]);

@@ -56,18 +56,29 @@ impl Ring {
         if cost > self.bytes.len() {
             return;
         }
-        if self.end.is_none() && self.next + cost > self.bytes.len() {
-            (self.end, self.next) = (Some(self.next), 0);
-        }
-        while self.end.is_some() && self.next + cost > self.first {
-            self.skip();
-        }
+        self.make_room(cost);
         let place = &mut self.bytes[self.next..self.next + cost];
         place[..4].copy_from_slice(&(text.len() as u32).to_ne_bytes());
         place[4] = level as u8;
         place[8..HEAD].copy_from_slice(&time_s.to_ne_bytes());
         place[HEAD..].copy_from_slice(text);
         (self.next, self.count) = (self.next + cost, self.count + 1);
+    }
+
+    /// Has so many bytes behind `next`, at most as many as there are. The end may come more than once: once the oldest lines have gone, those at the front are the oldest.
+    fn make_room(&mut self, cost: usize) {
+        loop {
+            if self.end.is_none() {
+                if self.next + cost <= self.bytes.len() {
+                    return;
+                }
+                (self.end, self.next) = (Some(self.next), 0);
+            }
+            if self.next + cost <= self.first {
+                return;
+            }
+            self.skip();
+        }
     }
 
     /// Where the oldest line's text stands.

@@ -73,10 +73,11 @@ fn directive(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     Ok(())
 }
 
-/// Notes an hour of numbers for the API to show, from now on; once a process.
+/// Notes an hour of numbers for the API to show, from now on, and has measured what `why` is to know of this machine; once a process.
 pub fn keep_history() {
     static KEPT: std::sync::Once = std::sync::Once::new();
     KEPT.call_once(|| {
+        doctor::why::measure_wake_costs();
         crate::service::spawn(|| async {
             let mut steps = tokio::time::interval(std::time::Duration::from_secs(history::STEP_S));
             loop {
