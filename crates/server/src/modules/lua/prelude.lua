@@ -1893,10 +1893,29 @@ do
     end
 end
 
+-- What `ngx.ssl` and `ngx.proxyssl` say of versions. `get`: the number of the one that is spoken.
+local versions = { [0x0300] = "SSLv3", [0x0301] = "TLSv1", [0x0302] = "TLSv1.1", [0x0303] = "TLSv1.2", [0x0304] = "TLSv1.3" }
+local function add_versions(library, get)
+    library.SSL3_VERSION, library.TLS1_VERSION, library.TLS1_1_VERSION = 0x0300, 0x0301, 0x0302
+    library.TLS1_2_VERSION, library.TLS1_3_VERSION = 0x0303, 0x0304
+    library.get_tls1_version = get
+    function library.get_tls1_version_str()
+        local version, text = get()
+        if not version then
+            return nil, text
+        end
+        local name = versions[version]
+        if not name then
+            return nil, "unknown version"
+        end
+        return name
+    end
+end
+
 -- Libraries that are made when they are asked for.
 local tools = {
     raw = raw, finish = finish, checked = checked, wait = wait, waiting = waiting, may_wait = may_wait, null = null, WAIT = WAIT,
-    version = "0.1.32", co_yield = co_yield, lights = lights,
+    version = "0.1.32", co_yield = co_yield, lights = lights, add_versions = add_versions,
 }
 for _, name in ipairs(raw.library_names) do
     preload[name] = function()

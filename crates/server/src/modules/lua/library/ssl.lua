@@ -3,11 +3,9 @@ local tools = ...
 local raw, checked = tools.raw, tools.checked
 local error = error
 
-local ssl = {
-    version = tools.version, _VERSION = tools.version,
-    SSL3_VERSION = 0x0300, TLS1_VERSION = 0x0301, TLS1_1_VERSION = 0x0302, TLS1_2_VERSION = 0x0303, TLS1_3_VERSION = 0x0304,
-}
+local ssl = { version = tools.version, _VERSION = tools.version }
 
+tools.add_versions(ssl, checked(raw.ssl_version))
 ssl.clear_certs = checked(raw.ssl_clear_certs)
 ssl.set_der_cert = checked(raw.ssl_set_cert)
 ssl.set_der_priv_key = checked(raw.ssl_set_key)
@@ -19,7 +17,6 @@ ssl.server_name = checked(raw.ssl_server_name)
 ssl.server_port = checked(raw.ssl_server_port)
 ssl.raw_server_addr = checked(raw.ssl_raw_server_addr)
 ssl.raw_client_addr = checked(raw.ssl_raw_client_addr)
-ssl.get_tls1_version = checked(raw.ssl_version)
 ssl.get_client_random = checked(raw.ssl_client_random)
 
 local finish = tools.finish
@@ -34,19 +31,6 @@ function ssl.parse_pem_priv_key(text)
 end
 function ssl.parse_der_priv_key(text)
     return finish(raw.ssl_parse_key(text, false))
-end
-
-local names = { [0x0300] = "SSLv3", [0x0301] = "TLSv1", [0x0302] = "TLSv1.1", [0x0303] = "TLSv1.2", [0x0304] = "TLSv1.3" }
-function ssl.get_tls1_version_str()
-    local version, text = ssl.get_tls1_version()
-    if not version then
-        return nil, text
-    end
-    local name = names[version]
-    if not name then
-        return nil, "unknown version"
-    end
-    return name
 end
 
 function ssl.get_req_shared_ssl_ciphers(no_grease)
