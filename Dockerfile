@@ -1,10 +1,8 @@
 # A small image: the statically linked binary, its configuration, authorities' certificates. docs/install.md says how to use it.
 FROM rust:1.95-bookworm AS build
-RUN apt-get update && apt-get install -y --no-install-recommends musl-tools make pkg-config && rm -rf /var/lib/apt/lists/*
-RUN rustup target add x86_64-unknown-linux-musl
 WORKDIR /src
 COPY . .
-RUN CC_x86_64_unknown_linux_musl=musl-gcc cargo build --release --locked -p ironweir --target x86_64-unknown-linux-musl
+RUN make static
 RUN PREFIX=/usr packaging/install target/x86_64-unknown-linux-musl/release/ironweir /image
 
 FROM debian:bookworm-slim

@@ -87,14 +87,14 @@ def costs(text, binary):
     return by_address
 
 
-def inlined(binary, addresses, bias):
-    """Those of the addresses whose stack of inlined functions has a line of the file."""
-    asked = "".join(f"{address - bias:#x}\n" for address in addresses)
+def inlined(binary, addresses):
+    """Those of the addresses whose stack of inlined functions has a line of the file. Callgrind writes addresses as they are in the file."""
+    asked = "".join(f"{address:#x}\n" for address in addresses)
     out = subprocess.run(["addr2line", "-a", "-i", "-e", binary], input=asked, capture_output=True, text=True, check=True).stdout
     found, here = set(), None
     for line in out.splitlines():
         if line.startswith("0x"):
-            here = int(line, 16) + bias
+            here = int(line, 16)
         elif PART in line:
             found.add(here)
     return found
@@ -113,9 +113,6 @@ def run(options, path, count):
                                    options.ironweir, "-c", folder / "server.conf"], stderr=subprocess.DEVNULL)
         try:
             drive(port, path, count)
-            # Where the program lies in memory: its addresses in the file begin at nothing.
-            maps = pathlib.Path(f"/proc/{server.pid}/maps").read_text().splitlines()
-            options.bias = min(int(line.split("-")[0], 16) for line in maps if line.endswith(str(options.ironweir)))
         finally:
             server.send_signal(signal.SIGQUIT)
             server.wait(60)
@@ -134,7 +131,7 @@ def main():
         few, many = run(options, path, options.requests // 4), run(options, path, options.requests)
         each = {at: (many[at] - few[at]) / (options.requests - options.requests // 4) for at in many}
         whole = each.pop("all")
-        part = sum(each[at] for at in inlined(options.ironweir, list(each), options.bias))
+        part = sum(each[at] for at in inlined(options.ironweir, list(each)))
         print(f"{path:<8} {whole:8.0f} instructions a request in user space, {part:.0f} of them for its time in parts: {part / whole:.2%}", flush=True)
 
 

@@ -5,6 +5,7 @@
 
 mod benign;
 mod ftw;
+mod head;
 mod module;
 mod pieces;
 mod request;

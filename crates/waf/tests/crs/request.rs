@@ -1,6 +1,7 @@
 //! A request's bytes through a transaction, and the answer of the suite's back end (albedo: `/reflect` answers what the request's
 //! JSON says).
 
+use crate::head::cut;
 use base64::Engine as _;
 use std::sync::Arc;
 use waf::{Connection, Now, Rules, Transaction};
@@ -17,39 +18,6 @@ pub(crate) struct Seen {
     pub(crate) status: u16,
     /// The server would have refused it before any rule has its say.
     pub(crate) refused: bool,
-}
-
-struct Head<'a> {
-    line: [&'a [u8]; 3],
-    headers: Vec<(&'a [u8], &'a [u8])>,
-    body: &'a [u8],
-}
-
-/// Cuts a request as leniently as a server that lets the rules judge it.
-fn cut(bytes: &[u8]) -> Head<'_> {
-    let mut lines = bytes.split_inclusive(|b| *b == b'\n');
-    let mut at = 0;
-    let first = lines.next().unwrap_or_default();
-    at += first.len();
-    let first = first.trim_ascii_end();
-    let method_end = first.iter().position(|b| *b == b' ').unwrap_or(first.len());
-    let rest = first.get(method_end + 1..).unwrap_or_default();
-    let (uri, version) = match rest.iter().rposition(|b| *b == b' ') {
-        Some(at) => (&rest[..at], &rest[at + 1..]),
-        None => (rest, &b"HTTP/0.9"[..]),
-    };
-    let mut headers = Vec::new();
-    for line in lines {
-        at += line.len();
-        let line = line.strip_suffix(b"\n").unwrap_or(line);
-        let line = line.strip_suffix(b"\r").unwrap_or(line);
-        if line.is_empty() {
-            break;
-        }
-        let colon = line.iter().position(|b| *b == b':').unwrap_or(line.len());
-        headers.push((&line[..colon], line.get(colon + 1..).unwrap_or_default().trim_ascii()));
-    }
-    Head { line: [&first[..method_end], uri, version], headers, body: &bytes[at..] }
 }
 
 /// Takes the chunks of a body together.
