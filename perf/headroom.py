@@ -99,6 +99,26 @@ def told(options, folder, case, rate):
         sys.exit(error.decode())
 
 
+def attempt(options, folder, case):
+    """One try: what was said of it, in a word; a line is printed."""
+    # Before and after: a machine that is less quiet in between shows.
+    first, busy = highest(options, folder, case)
+    said = told(options, folder, case, first * options.part)
+    second, again = highest(options, folder, case)
+    most = (first + second) / 2
+    room = said["headroom"]
+    if not room:
+        print(f"MISSED  {case:<18} nothing is said: {said['sentence']}")
+        return "MISSED"
+    off = (room["rate"] + room["more"]) / most - 1
+    valid = min(busy, again) >= FULL and abs(first - second) <= STEADY * most
+    word = "INVALID" if not valid else "met" if abs(off) <= ALLOWED else "MISSED"
+    print(f"{word:<7} {case:<18} highest {first:8.0f} and {second:8.0f}/s (the thread ran {busy:.0%}, {again:.0%}); at {room['rate']:8.0f}/s told "
+          f"{room['more']:8.0f} more, {room['then']['name']} ({room['then']['evidence']}): {off:+.1%}"
+          + (f"; in the way: {said['finding']['id']}" if said["finding"] else ""), flush=True)
+    return word
+
+
 def main():
     options = parse()
     if os.geteuid() != 0:
@@ -113,7 +133,7 @@ def main():
         subprocess.run(["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=localhost", "-keyout", folder / "key.pem", "-out", folder / "cert.pem"], check=True, capture_output=True)
         (folder / "key.pem").chmod(0o644)
         (folder / "file").write_bytes(b"x" * 16384)
-        (folder / "text").write_text(" ".join(f"{n * n:x}" for n in range(500)))
+        (folder / "text").write_text(" ".join(f"{n * n:x}" for n in range(1200)))
         try:
             for which, text, cpu in (("nginx", CONF, 0), ("back", BACK, 1)):
                 (folder / f"{which}.conf").write_text(text.format(dir=name, log=options.log))
@@ -125,23 +145,12 @@ def main():
             for case in CASES:
                 if options.only and options.only not in case:
                     continue
-                # Before and after: a machine that is less quiet in between shows.
-                first, busy = highest(options, folder, case)
-                said = told(options, folder, case, first * options.part)
-                second, again = highest(options, folder, case)
-                most = (first + second) / 2
-                room = said["headroom"]
-                if not room:
-                    print(f"MISSED  {case:<18} nothing is said: {said['sentence']}")
-                    missed += 1
-                    continue
-                off = (room["rate"] + room["more"]) / most - 1
-                valid = min(busy, again) >= FULL and abs(first - second) <= STEADY * most
-                missed += abs(off) > ALLOWED or not valid
-                word = "INVALID" if not valid else "met    " if abs(off) <= ALLOWED else "MISSED "
-                print(f"{word} {case:<18} highest {first:8.0f} and {second:8.0f}/s (the thread ran {busy:.0%}, {again:.0%}); at {room['rate']:8.0f}/s told "
-                      f"{room['more']:8.0f} more, {room['then']['name']} ({room['then']['evidence']}): {off:+.1%}"
-                      + (f"; in the way: {said['finding']['id']}" if said["finding"] else ""), flush=True)
+                # Whether a try is valid has nothing to do with what was told: the machine was not itself, so it is made again.
+                for _ in range(options.tries):
+                    word = attempt(options, folder, case)
+                    if word != "INVALID":
+                        break
+                missed += word != "met"
         finally:
             for server in servers:
                 server.send_signal(signal.SIGTERM)
@@ -161,6 +170,7 @@ def parse():
     parser.add_argument("--part", type=float, default=0.5, help="of the highest rate")
     parser.add_argument("--seconds", type=int, default=7)
     parser.add_argument("--connections", type=int, default=64)
+    parser.add_argument("--tries", type=int, default=4, help="times to repeat a cell that is INVALID")
     parser.add_argument("--log", default="off", help="access_log")
     return parser.parse_args()
 

@@ -52,12 +52,20 @@ pub fn new() -> Lua {
     lua
 }
 
-/// Gives the memory back to the system that C libraries have let go of; so many bytes are kept. Whether any was.
+/// Gives the memory back to the system that C libraries have let go of; so many bytes are kept. Whether any was. Only glibc holds it back.
 pub fn trim(keep: usize) -> bool {
-    // SAFETY: looks only at memory that the C library holds and nobody uses.
-    #[allow(unsafe_code)]
-    let released = unsafe { libc::malloc_trim(keep) };
-    released == 1
+    #[cfg(target_env = "gnu")]
+    {
+        // SAFETY: looks only at memory that the C library holds and nobody uses.
+        #[allow(unsafe_code)]
+        let released = unsafe { libc::malloc_trim(keep) };
+        released == 1
+    }
+    #[cfg(not(target_env = "gnu"))]
+    {
+        let _ = keep;
+        false
+    }
 }
 
 /// The mark of a fault.

@@ -34,8 +34,9 @@ pub fn receive(fd: BorrowedFd<'_>, buf: &mut [u8]) -> io::Result<Received> {
             message.msg_namelen = *name_len;
             message.msg_iov = &raw mut piece;
             message.msg_iovlen = 1;
+            // The C libraries have lengths of different widths here.
             message.msg_control = (&raw mut control).cast();
-            message.msg_controllen = size_of::<Control>();
+            message.msg_controllen = size_of::<Control>() as _;
             let n = libc::recvmsg(fd.as_raw_fd(), &raw mut message, 0);
             if n < 0 {
                 return Err(io::Error::last_os_error());
@@ -88,8 +89,8 @@ pub fn send(fd: BorrowedFd<'_>, bytes: &[u8], to: &SockAddr, from: Option<IpAddr
         message.msg_iovlen = 1;
         if let Some(from) = from {
             message.msg_control = (&raw mut control).cast();
-            message.msg_controllen = size_of::<Control>();
-            message.msg_controllen = write_source(&message, from);
+            message.msg_controllen = size_of::<Control>() as _;
+            message.msg_controllen = write_source(&message, from) as _;
         }
         libc::sendmsg(fd.as_raw_fd(), &raw const message, libc::MSG_NOSIGNAL)
     };
@@ -111,7 +112,7 @@ unsafe fn write_source(message: &libc::msghdr, from: IpAddr) -> usize {
                 info.ipi_spec_dst.s_addr = u32::from(ip).to_be();
                 (*header).cmsg_level = libc::IPPROTO_IP;
                 (*header).cmsg_type = libc::IP_PKTINFO;
-                (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as usize;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as _;
                 data.cast::<libc::in_pktinfo>().write_unaligned(info);
                 libc::CMSG_SPACE(size_of_val(&info) as u32) as usize
             }
@@ -120,7 +121,7 @@ unsafe fn write_source(message: &libc::msghdr, from: IpAddr) -> usize {
                 info.ipi6_addr.s6_addr = ip.octets();
                 (*header).cmsg_level = libc::IPPROTO_IPV6;
                 (*header).cmsg_type = libc::IPV6_PKTINFO;
-                (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as usize;
+                (*header).cmsg_len = libc::CMSG_LEN(size_of_val(&info) as u32) as _;
                 data.cast::<libc::in6_pktinfo>().write_unaligned(info);
                 libc::CMSG_SPACE(size_of_val(&info) as u32) as usize
             }
