@@ -56,7 +56,7 @@ impl Epoll {
         let (events, room) = (self.events.as_mut_ptr(), EVENTS as i32);
         if self.nanoseconds {
             let time = libc::timespec {
-                tv_sec: (nanoseconds / 1_000_000_000) as libc::time_t,
+                tv_sec: (nanoseconds / 1_000_000_000) as _,
                 tv_nsec: (nanoseconds % 1_000_000_000) as libc::c_long,
             };
             // SAFETY: the buffer holds EVENTS entries and is ours, `time` lives over the call, no signal mask is given.

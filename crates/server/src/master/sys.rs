@@ -435,7 +435,7 @@ pub struct LocalTime {
 
 /// Seconds since 1970 in the local time zone.
 pub fn local_time(seconds: i64) -> LocalTime {
-    let time = seconds as libc::time_t;
+    let time = seconds as _;
     // SAFETY: all-zero is a valid value of this plain C struct (its zone pointer is not read).
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point to valid values for the call.
@@ -453,7 +453,7 @@ pub fn local_time(seconds: i64) -> LocalTime {
 
 /// The name of the local time zone at a moment in seconds since 1970: `CET`.
 pub fn zone_name(seconds: i64) -> String {
-    let time = seconds as libc::time_t;
+    let time = seconds as _;
     // SAFETY: all-zero is a valid value of this plain C struct.
     let mut tm: libc::tm = unsafe { std::mem::zeroed() };
     // SAFETY: both point to valid values for the call.
