@@ -25,6 +25,7 @@ type Known = HashMap<u64, (Terms, Rc<ThreadSnapshot>)>;
 pub(super) async fn run(line: OwnedFd) {
     let Ok(mut link) = ThreadLine::new(line) else { return };
     let mut known = Known::new();
+    let mut dictionaries: Vec<(u8, Rc<[u8]>)> = Vec::new();
     let mut keys: Vec<Option<SecretBytes>> = Vec::new();
     while let Ok(mut frame) = link.hear().await {
         match Frame::read(&frame.bytes) {
@@ -35,8 +36,15 @@ pub(super) async fn run(line: OwnedFd) {
             }
             Ok(Frame::Table(table)) => {
                 let snapshot = worker::snapshot();
-                let terms = Terms::of(&table, &Keys::of(&snapshot).table(0));
+                let mut terms = Terms::of(&table, &Keys::of(&snapshot).table(0));
+                dictionaries.iter().for_each(|(number, text)| terms.learn(*number, text));
                 known.insert(table.generation, (terms, snapshot));
+            }
+            Ok(Frame::Dictionary(number, text)) => {
+                let text: Rc<[u8]> = text.into();
+                known.values_mut().for_each(|(terms, _)| terms.learn(number, &text));
+                dictionaries.retain(|(before, _)| *before != number);
+                dictionaries.push((number, text));
             }
             Ok(Frame::Batch(records)) => {
                 let mut files = frame.fds.into_iter();
