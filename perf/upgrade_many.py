@@ -58,7 +58,8 @@ def parse():
     parser.add_argument("--upgrades", type=int, default=10)
     parser.add_argument("--reloads", type=int, default=50)
     parser.add_argument("--ramp", type=int, default=5_000)
-    parser.add_argument("--workers", type=int, default=1, help="threads of the server, which has so many CPUs")
+    parser.add_argument("--workers", type=int, default=1, help="threads of the server")
+    parser.add_argument("--cpus", type=int, help="CPUs of the server, as many as threads if nothing is said")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two messages to all")
     return parser.parse_args()
 
@@ -177,7 +178,7 @@ def cpu_s(pid):
 
 def cpus(options):
     """Where the server runs."""
-    return f"0-{options.workers - 1}"
+    return f"0-{(options.cpus or options.workers) - 1}"
 
 
 def is_gone(pid):

@@ -3,12 +3,11 @@
 
 use super::line::ThreadLine;
 use crate::connection::parked;
-use crate::master::channel::Handle;
 use crate::worker;
 use crate::worker::departure::{self, Papers, Stay, To, Traveller};
 use heir::{Batch, Frame, MOST_RECORDS, Reader, Secret};
 use runtime::timer::sleep;
-use std::collections::VecDeque;
+use std::collections::{BTreeSet, VecDeque};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::OwnedFd;
@@ -73,9 +72,11 @@ struct Way {
 struct Link {
     line: ThreadLine,
     /// Configurations whose names the other side knows.
-    generations: Vec<u64>,
+    generations: BTreeSet<u64>,
     /// Dictionaries that it knows.
     dictionaries: Vec<u8>,
+    /// Nothing that is heard on it is of use any more: which answer is whose would not be known.
+    is_over: bool,
 }
 
 /// A batch that is not answered for yet.
@@ -84,7 +85,10 @@ struct Said {
     link: usize,
     /// It has left as a whole.
     is_whole: bool,
-    all: Vec<(Vec<Arc<OwnedFd>>, Box<dyn FnOnce(Vec<OwnedFd>, Stay)>)>,
+    /// What becomes of each, and how many descriptors it has.
+    all: Vec<(Box<dyn FnOnce(Vec<OwnedFd>, Stay)>, usize)>,
+    /// The descriptors of all of them.
+    files: Arc<Vec<OwnedFd>>,
 }
 
 impl Way {
@@ -133,44 +137,47 @@ impl Way {
     /// Has a batch go, by the next link.
     async fn send(&mut self, batch: Vec<Traveller>) -> io::Result<()> {
         self.next = (self.next + 1) % self.links.len();
-        let (mut frame, mut files, mut all) = (Batch::default(), Vec::new(), Vec::with_capacity(batch.len()));
-        let mut papers_of_all = Vec::with_capacity(batch.len());
-        for traveller in batch {
-            let Traveller { papers, files: own, stay } = traveller;
-            let own: Vec<Arc<OwnedFd>> = own.into_iter().map(Arc::new).collect();
+        let (count, mut frame) = (batch.len(), Batch::default());
+        let (mut files, mut all, mut papers_of_all) =
+            (Vec::with_capacity(count), Vec::with_capacity(count), Vec::with_capacity(count));
+        for Traveller { papers, files: own, stay } in batch {
             let sealed = papers.cover.as_ref().map_or(&[][..], |cover| &cover.sealed);
             frame.push(papers.kind, own.len() as u8, &papers.bytes, sealed);
-            files.extend(own.iter().map(|fd| fd.clone() as Handle));
             papers_of_all.push((papers, own.len()));
-            all.push((own, stay));
+            all.push((stay, own.len()));
+            files.extend(own);
         }
-        self.said.push_back(Said { link: self.next, is_whole: false, all });
+        let files = Arc::new(files);
+        self.said.push_back(Said { link: self.next, is_whole: false, all, files: files.clone() });
         let link = &mut self.links[self.next];
         link.tell_terms(&papers_of_all).await?;
-        link.line.say(&frame.done(), files).await?;
+        link.line.say_with(&frame.done(), &files).await?;
         self.said.iter_mut().for_each(|said| said.is_whole = true);
         Ok(())
     }
 
     /// Hears what became of the first batch under way. Those that were not answered for when the line ends stay.
     async fn hear(&mut self) -> io::Result<()> {
-        let Some(Said { link, is_whole, all }) = self.said.pop_front() else { return Ok(()) };
+        let Some(Said { link, is_whole, all, files }) = self.said.pop_front() else { return Ok(()) };
         let answer = match is_whole {
             true => self.links[link].hear_answer().await,
             false => Err(io::ErrorKind::BrokenPipe.into()),
         };
         let taken = answer.as_ref().map_or(&[][..], Vec::as_slice);
-        for (number, (own, stay)) in all.into_iter().enumerate() {
-            let why = match taken.get(number) {
+        let mut files = Arc::into_inner(files).expect("what was said, or forgotten, has no other owner").into_iter();
+        let mut gone = Vec::with_capacity(files.len());
+        for (number, (stay, count)) in all.into_iter().enumerate() {
+            let own = files.by_ref().take(count);
+            match taken.get(number) {
                 Some(true) => {
+                    gone.extend(own);
                     self.gone.fetch_add(1, Relaxed);
-                    continue;
                 }
-                Some(false) => Stay::Refused,
-                None => Stay::Unanswered,
-            };
-            stay(own.into_iter().filter_map(Arc::into_inner).collect(), why);
+                Some(false) => stay(own.collect(), Stay::Refused),
+                None => stay(own.collect(), Stay::Unanswered),
+            }
         }
+        rings::close_all(gone);
         answer.map(drop)
     }
 
@@ -184,22 +191,21 @@ impl Way {
 
 impl Link {
     fn new(line: ThreadLine) -> Link {
-        Link { line, generations: Vec::new(), dictionaries: Vec::new() }
+        Link { line, generations: BTreeSet::new(), dictionaries: Vec::new(), is_over: false }
     }
 
     /// Says what papers mean by their numbers, and what their connections are encrypted with.
     async fn tell_terms(&mut self, all: &[(Papers, usize)]) -> io::Result<()> {
         for (papers, _) in all {
             let generation = Reader::new(&papers.bytes).number().unwrap_or(0);
-            if !self.generations.contains(&generation) {
-                self.generations.push(generation);
-                self.line.say(&papers.names.table(), Vec::new()).await?;
+            if self.generations.insert(generation) {
+                self.line.say(&papers.names.table()).await?;
             }
             if let Some(dictionary) = &papers.dictionary
                 && !self.dictionaries.contains(&dictionary.number)
             {
                 self.dictionaries.push(dictionary.number);
-                self.line.say(&Frame::Dictionary(dictionary.number, &dictionary.text).write(), Vec::new()).await?;
+                self.line.say(&Frame::Dictionary(dictionary.number, &dictionary.text).write()).await?;
             }
         }
         let secrets = all.iter().flat_map(|(papers, files)| papers.secrets().into_iter().take(*files));
@@ -215,12 +221,17 @@ impl Link {
 
     /// Which of a batch the other side goes on with.
     async fn hear_answer(&mut self) -> io::Result<Vec<bool>> {
-        let heard = self.line.hear().await?;
-        match Frame::read(&heard.bytes) {
+        if self.is_over {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        let heard = self.line.hear().await;
+        let answer = heard.and_then(|heard| match Frame::read(&heard.bytes) {
             Ok(Frame::Answer(taken)) => Ok(taken),
             Ok(_) => Err(io::ErrorKind::InvalidData.into()),
             Err(e) => Err(io::Error::other(e.to_string())),
-        }
+        });
+        self.is_over |= answer.is_err();
+        answer
     }
 }
 
@@ -235,4 +246,76 @@ fn next_batch(from: &mut Option<u32>) -> Vec<Traveller> {
         }
     }
     batch
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::line::Line;
+    use super::*;
+    use crate::worker::departure::Names;
+    use heir::{Kind, Table};
+    use rustix::net::{AddressFamily, SocketFlags, SocketType, socketpair};
+    use std::cell::RefCell;
+    use std::ops::Range;
+    use std::rc::Rc;
+
+    struct Nothing;
+
+    impl Names for Nothing {
+        fn generation(&self) -> u64 {
+            1
+        }
+
+        fn table(&self) -> Vec<u8> {
+            Frame::Table(Table::default()).write()
+        }
+    }
+
+    /// Who has stayed, with how many descriptors, and why.
+    type Stayed = Rc<RefCell<Vec<(usize, usize, Stay)>>>;
+
+    fn batch(numbers: Range<usize>, stayed: &Stayed) -> Vec<Traveller> {
+        let traveller = |number: usize| {
+            let stayed = stayed.clone();
+            let files = (0..=number % 2).map(|_| std::fs::File::open("/dev/null").unwrap().into()).collect();
+            let stay = move |files: Vec<OwnedFd>, why| stayed.borrow_mut().push((number, files.len(), why));
+            Traveller { papers: Papers::new(Kind::Idle, vec![1], Rc::new(Nothing)), files, stay: Box::new(stay) }
+        };
+        numbers.map(traveller).collect()
+    }
+
+    /// What is left of batches that were said by a line: the answer to the first is heard.
+    fn left_of_batches(answer: &'static [u8]) -> (u64, Vec<(usize, usize, Stay)>) {
+        let (stayed, gone) = (Stayed::default(), Arc::new(AtomicU64::new(0)));
+        let (all, count) = (stayed.clone(), gone.clone());
+        let work = async move {
+            let pair = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, SocketFlags::CLOEXEC, None);
+            let (ours, theirs) = pair.unwrap();
+            let mut theirs = Line::new(theirs);
+            let links = vec![Link::new(ThreadLine::new(ours).unwrap())];
+            let mut way = Way { links, next: 0, said: VecDeque::new(), gone: count, done: None };
+            way.send(batch(0..3, &all)).await.unwrap();
+            way.send(batch(3..5, &all)).await.unwrap();
+            theirs.say(answer, Vec::new()).unwrap();
+            theirs.say(answer, Vec::new()).unwrap();
+            drop(theirs);
+            way.send(batch(5..7, &all)).await.unwrap_err();
+            way.hear_out().await;
+            all.borrow_mut().push((7, 0, Stay::Untold));
+        };
+        runtime::run(runtime::Hooks::NONE, work).unwrap();
+        let mut stayed = stayed.take();
+        assert_eq!(stayed.pop(), Some((7, 0, Stay::Untold)), "all of it was done");
+        (gone.load(Relaxed), stayed)
+    }
+
+    #[test]
+    fn what_was_not_answered_for_stays_with_its_descriptors() {
+        let answered = left_of_batches(&[heir::VERSION, 9, 2, 1, 0]);
+        let unanswered = |number| (number, number % 2 + 1, Stay::Unanswered);
+        let refused = |number| (number, number % 2 + 1, Stay::Refused);
+        assert_eq!(answered, (2, vec![refused(1), unanswered(2), refused(4), unanswered(5), unanswered(6)]));
+        // Behind what is no answer nothing is.
+        assert_eq!(left_of_batches(&[heir::VERSION, 4]), (0, (0..7).map(unanswered).collect()));
+    }
 }

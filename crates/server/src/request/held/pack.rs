@@ -185,7 +185,8 @@ impl Packed {
         let proxy_protocol = read_header(r)?;
         let limit_conn = (!places.is_blank()).then(|| Box::new(places));
         let contexts = Contexts { limit_conn, ..Rest::default().contexts };
-        let arrived = Arrived { server, location, sent, received, rest: Rest { contexts, attempts: None, proxy_protocol, tls } };
+        let arrived =
+            Arrived { server, location, sent, received, rest: Rest { contexts, attempts: None, proxy_protocol, tls } };
         let (number, body) = packed.split_first()?;
         let Some((dictionary, here)) = terms.dictionary(*number, memo::adopt) else {
             return (*number == memo::NONE).then(|| arrived.read(body, terms, snapshot))?;
