@@ -3,7 +3,7 @@
 
 Held: long-polls by `ironweir stress --hold`, WebSockets (tunnels over TLS to an echo, a message a second each), and some subscribers that count the numbers of
 messages. Meanwhile: binary upgrades (`ironweir -s upgrade`) and reloads. Printed: what each took, connections that ended, messages that were lost, came twice or
-out of order, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
+out of order, the CPU of both workers, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
 """
 import argparse
 import asyncio
