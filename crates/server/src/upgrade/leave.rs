@@ -79,6 +79,9 @@ struct Link {
     is_over: bool,
 }
 
+/// What is done with one that stays.
+type Stays = Box<dyn FnOnce(Vec<OwnedFd>, Stay)>;
+
 /// A batch that is not answered for yet.
 struct Said {
     /// By this link.
@@ -86,7 +89,7 @@ struct Said {
     /// It has left as a whole.
     is_whole: bool,
     /// What becomes of each, and how many descriptors it has.
-    all: Vec<(Box<dyn FnOnce(Vec<OwnedFd>, Stay)>, usize)>,
+    all: Vec<(Stays, usize)>,
     /// The descriptors of all of them.
     files: Arc<Vec<OwnedFd>>,
 }
