@@ -3,7 +3,7 @@
 
 Held: long-polls by `ironweir stress --hold`, WebSockets (tunnels over TLS to an echo, a message a second each), and some subscribers that count the numbers of
 messages. Meanwhile: binary upgrades (`ironweir -s upgrade`) and reloads. Printed: what each took, connections that ended, messages that were lost, came twice or
-out of order, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
+out of order, the CPU of both workers, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
 """
 import argparse
 import asyncio
@@ -25,7 +25,7 @@ import held
 import held_many
 
 CONFIGURATION = """
-worker_processes 1; pid {dir}/pid; error_log {dir}/error.log notice;
+worker_processes {workers}; pid {dir}/pid; error_log {dir}/error.log notice;
 events {{ worker_connections 9000; }}
 http {{ access_log off; nchan_shared_memory_size 256m; upstream echo {{ zone echo 64k; server 127.0.0.1:{echo}; }}
   server {{ listen 127.0.0.1:{port} backlog=65535;
@@ -58,6 +58,8 @@ def parse():
     parser.add_argument("--upgrades", type=int, default=10)
     parser.add_argument("--reloads", type=int, default=50)
     parser.add_argument("--ramp", type=int, default=5_000)
+    parser.add_argument("--workers", type=int, default=1, help="threads of the server")
+    parser.add_argument("--cpus", type=int, help="CPUs of the server, as many as threads if nothing is said")
     parser.add_argument("--every", type=float, default=10.0, help="seconds between two messages to all")
     return parser.parse_args()
 
@@ -69,13 +71,13 @@ def run(options):
     subprocess.run(["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "30", "-subj", "/CN=localhost",
                     "-keyout", directory / "key", "-out", directory / "crt"], check=True, capture_output=True)
     echo, port, tls = (held.free_port() for _ in range(3))
-    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, echo=echo, port=port, tls=tls))
+    (directory / "nginx.conf").write_text(CONFIGURATION.format(dir=directory, workers=options.workers, echo=echo, port=port, tls=tls))
     command = [options.ironweir, "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(directory / "nginx.conf")]
     children = []
     try:
         children.append(subprocess.Popen([sys.executable, __file__, "--echo", str(echo)]))
         held.wait_for(lambda: held.can_connect(echo))
-        subprocess.run(["taskset", "-c", "0", *command], check=True)
+        subprocess.run(["taskset", "-c", cpus(options), *command], check=True)
         held.wait_for(lambda: held.can_connect(port))
         tunnels = subprocess.Popen([sys.executable, __file__, "--tunnel-clients", str(options.tunnels), str(tls)], stdout=subprocess.PIPE, text=True)
         children.append(tunnels)
@@ -117,12 +119,21 @@ def change(options, directory, command, port, lines, watched, tunnels):
             reloads.append(round(time.monotonic() - at, 3))
             time.sleep(0.5)
         old, at = master(directory), time.monotonic()
-        done = subprocess.run(["taskset", "-c", "0", *command, "-s", "upgrade"], capture_output=True, text=True)
-        assert done.returncode == 0, done.stderr
-        upgrades.append(round(time.monotonic() - at, 3))
-        held.wait_for(lambda: is_gone(old), 60)
+        before = {pid: cpu_s(pid) for pid in workers(old)}
+        latest = dict(before)
+        told = subprocess.Popen(["taskset", "-c", cpus(options), *command, "-s", "upgrade"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+        upgrades.append(None)
+        while upgrades[-1] is None or not is_gone(old):
+            latest.update((pid, cpu_s(pid)) for pid in before if not is_gone(pid))
+            if upgrades[-1] is None and told.poll() is not None:
+                upgrades[-1] = round(time.monotonic() - at, 3)
+                assert told.returncode == 0, told.stderr.read()
+            assert time.monotonic() < at + 120
+            time.sleep(0.01)
         gone.append(round(time.monotonic() - at, 3))
-        say("upgrade", number=number, told_s=upgrades[-1], old_gone_s=gone[-1], polls=held_many.count(port), worker_kb=worker_kb(directory), holder=lines.last)
+        cpu = [sum(latest.values()) - sum(before.values()), sum(cpu_s(pid) for pid in workers(master(directory)))]
+        say("upgrade", number=number, told_s=upgrades[-1], old_gone_s=gone[-1], cpu_s=[round(c, 2) for c in cpu], polls=held_many.count(port), worker_kb=worker_kb(directory),
+            holder=lines.last)
     publisher.stop()
     wanted = publisher.number * options.polls
     held.wait_for(lambda: lines.messages - heard >= wanted or publisher.is_late(120), 130)
@@ -152,6 +163,24 @@ def master(directory):
     return int((directory / "pid").read_text())
 
 
+def workers(pid):
+    """Processes of a master."""
+    return [int(child) for child in pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()]
+
+
+def cpu_s(pid):
+    """What a process took so far; a tick is 10 ms."""
+    try:
+        return sum(int(ticks) for ticks in pathlib.Path(f"/proc/{pid}/stat").read_text().rsplit(") ", 1)[1].split()[11:13]) / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0.0
+
+
+def cpus(options):
+    """Where the server runs."""
+    return f"0-{(options.cpus or options.workers) - 1}"
+
+
 def is_gone(pid):
     """Whether a process has ended, be it that nobody has asked for its status."""
     try:
@@ -162,9 +191,7 @@ def is_gone(pid):
 
 def worker_kb(directory):
     """Resident memory of its worker."""
-    pid = master(directory)
-    children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
-    return sum(int(line.split()[1]) for child in children for line in pathlib.Path(f"/proc/{child}/status").read_text().splitlines() if line.startswith("VmRSS"))
+    return sum(int(line.split()[1]) for child in workers(master(directory)) for line in pathlib.Path(f"/proc/{child}/status").read_text().splitlines() if line.startswith("VmRSS"))
 
 
 def say(phase, **facts):
@@ -176,20 +203,20 @@ class Publisher:
     """A numbered message to all, again and again."""
 
     def __init__(self, port, every):
-        self.port, self.every, self.number, self.is_over, self.ended_at = port, every, 0, False, 0.0
+        self.port, self.every, self.number, self.over, self.ended_at = port, every, 0, threading.Event(), 0.0
         self.thread = threading.Thread(target=self.work, daemon=True)
         self.thread.start()
 
     def work(self):
         """Until it is over."""
-        while not self.is_over:
+        while not self.over.is_set():
             held_many.post(self.port, "all", b"number %d" % (self.number + 1))
             self.number += 1
-            time.sleep(self.every)
+            self.over.wait(self.every)
 
     def stop(self):
         """No more messages."""
-        self.is_over = True
+        self.over.set()
         self.thread.join()
         self.ended_at = time.monotonic()
 

@@ -2,7 +2,8 @@
 
 use crate::word::{Reader, Writer};
 use crate::{
-    Kind, MOST_BYTES, MOST_CHANNELS, MOST_FILES, MOST_NAMES, MOST_RECORDS, MOST_SECRET, MOST_SECRETS, VERSION,
+    Kind, MOST_BYTES, MOST_CHANNELS, MOST_DICTIONARIES, MOST_DICTIONARY, MOST_FILES, MOST_NAMES, MOST_RECORDS,
+    MOST_SECRET, MOST_SECRETS, VERSION,
 };
 
 const READY: u8 = 1;
@@ -15,6 +16,7 @@ const TABLE: u8 = 7;
 const BATCH: u8 = 8;
 const ANSWER: u8 = 9;
 const KEYS: u8 = 10;
+const DICTIONARY: u8 = 11;
 
 /// What a length takes at most.
 const LENGTH: usize = 10;
@@ -65,6 +67,8 @@ pub enum Frame<'b> {
     /// What the connections of the batch behind it are encrypted with, for each descriptor; nothing for those that are plain. A frame of its
     /// own, so that nothing else has to be overwritten once it is used.
     Keys(Vec<Secret<'b>>),
+    /// What requests in records behind it are packed with, under this number.
+    Dictionary(u8, &'b [u8]),
 }
 
 /// What nobody may read in a log.
@@ -222,6 +226,12 @@ impl<'b> Frame<'b> {
                 keys.iter().for_each(|key| w.bytes(key.0));
                 w.done()
             }
+            Frame::Dictionary(number, text) => {
+                let mut w = Writer::begin(&[VERSION, DICTIONARY]);
+                w.number((*number).into());
+                w.bytes(text);
+                w.done()
+            }
         }
     }
 
@@ -235,7 +245,7 @@ impl<'b> Frame<'b> {
             return Err(Unreadable::Version(Some(*version)));
         }
         let (kind, rest) = rest.split_first().ok_or(Unreadable::Kind(None))?;
-        if !(READY..=KEYS).contains(kind) {
+        if !(READY..=DICTIONARY).contains(kind) {
             return Err(Unreadable::Kind(Some(*kind)));
         }
         let mut r = Reader::new(rest);
@@ -276,6 +286,10 @@ fn read<'b>(kind: u8, r: &mut Reader<'b>) -> Option<Frame<'b>> {
         ANSWER => Frame::Answer(r.list(MOST_RECORDS, Reader::flag)?),
         KEYS => {
             Frame::Keys(r.list(MOST_SECRETS, |r| r.bytes().filter(|secret| secret.len() <= MOST_SECRET).map(Secret))?)
+        }
+        DICTIONARY => {
+            let number = u8::try_from(r.number()?).ok().filter(|number| usize::from(*number) < MOST_DICTIONARIES)?;
+            Frame::Dictionary(number, r.bytes().filter(|text| text.len() <= MOST_DICTIONARY)?)
         }
         _ => return None,
     })
@@ -427,6 +441,7 @@ mod tests {
             Frame::Batch(vec![record, unknown]),
             Frame::Answer(vec![true, false, true]),
             Frame::Keys(vec![Secret(b"of the first"), Secret::default()]),
+            Frame::Dictionary(254, b"GET / HTTP/1.1"),
         ]
     }
 
@@ -450,6 +465,10 @@ mod tests {
         assert_eq!(Frame::read(&many), Err(Unreadable::Content(ANSWER)));
         let files = Frame::Batch(vec![Record { kind: None, files: MOST_FILES + 1, bytes: b"", sealed: b"" }]).write();
         assert_eq!(Frame::read(&files), Err(Unreadable::Content(BATCH)));
+        for (number, length) in [(u8::MAX, 1), (0, MOST_DICTIONARY + 1)] {
+            let beyond = Frame::Dictionary(number, &vec![b'x'; length]).write();
+            assert_eq!(Frame::read(&beyond), Err(Unreadable::Content(DICTIONARY)));
+        }
         let long = Frame::Keys(vec![Secret(&[b'x'; MOST_SECRET + 1])]);
         assert_eq!(Frame::read(&long.write()), Err(Unreadable::Content(KEYS)));
         assert!(!format!("{long:?}").contains("120"), "{long:?}");
@@ -461,7 +480,7 @@ mod tests {
 
     proptest! {
         #[test]
-        fn strangers_bytes_break_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in READY..=KEYS) {
+        fn strangers_bytes_break_nothing(mut bytes in proptest::collection::vec(any::<u8>(), 0..200), kind in READY..=DICTIONARY) {
             let _ = Frame::read(&bytes);
             bytes.splice(0..0, [VERSION, kind]);
             if let Ok(frame) = Frame::read(&bytes) {

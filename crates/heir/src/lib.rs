@@ -3,7 +3,7 @@
 //!
 //! ```text
 //!   new: Ready ──> old: Channels, Zone ... Settled ──> Lines ──> on each line, old: Table, Batch ──> new: Answer, one bit for each record
-//!                                                     (Keys before a batch in which there is TLS)
+//!                                                     (Keys before a batch in which there is TLS, Dictionary before one that is packed with it)
 //!                                          Late: what was published behind Settled
 //! ```
 //! The other process may be of another version, so nothing here is taken for granted: a frame of a version or kind that is not known is
@@ -18,7 +18,7 @@ pub use terms::Terms;
 pub use word::{Reader, Writer};
 
 /// Stands first in each frame. Another one is another language.
-pub const VERSION: u8 = 4;
+pub const VERSION: u8 = 5;
 /// Records of a batch: with two descriptors each they fit into one packet of the kernel's (253).
 pub const MOST_RECORDS: usize = 120;
 /// Descriptors of a record: a connection's, and its peer's of a tunnel.
@@ -33,6 +33,11 @@ pub const MOST_SECRETS: usize = MOST_RECORDS * MOST_FILES as usize;
 pub const MOST_NAMES: usize = 1 << 20;
 /// Channels of a frame, and messages of a channel in it.
 pub const MOST_CHANNELS: usize = 1 << 16;
+
+/// Dictionaries of a line.
+pub const MOST_DICTIONARIES: usize = u8::MAX as usize;
+/// Bytes of a dictionary.
+pub const MOST_DICTIONARY: usize = 64 * 1024;
 
 /// What a record is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -1,7 +1,9 @@
 //! What numbers of another process's records mean here: both sides name theirs, and what has the same name is the same thing.
 
 use crate::Table;
+use std::cell::Cell;
 use std::collections::HashMap;
+use std::rc::Rc;
 
 /// For one configuration of the other process.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -10,6 +12,15 @@ pub struct Terms {
     variables: Vec<Option<u32>>,
     servers: Vec<Option<u32>>,
     locations: Vec<Option<u32>>,
+    dictionaries: Vec<Option<Dictionary>>,
+}
+
+/// A dictionary of theirs.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct Dictionary {
+    text: Rc<[u8]>,
+    /// Its number here, once that was asked: there may be none.
+    here: Cell<Option<Option<u8>>>,
 }
 
 /// Of names that occur twice the first one counts on this side.
@@ -33,7 +44,25 @@ impl Terms {
             variables: pairs(&theirs.variables, &ours.variables),
             servers: pairs(&theirs.servers, &ours.servers),
             locations: pairs(&theirs.locations, &ours.locations),
+            dictionaries: Vec::new(),
         }
+    }
+
+    /// Notes what they say of a dictionary.
+    pub fn learn(&mut self, number: u8, text: &Rc<[u8]>) {
+        let number = usize::from(number);
+        if self.dictionaries.len() <= number {
+            self.dictionaries.resize(number + 1, None);
+        }
+        self.dictionaries[number] = Some(Dictionary { text: text.clone(), here: Cell::new(None) });
+    }
+
+    /// A dictionary of theirs: its text, and its number here, which `adopt` gives it once. None: they have said nothing of it.
+    pub fn dictionary(&self, number: u8, adopt: impl FnOnce(&Rc<[u8]>) -> Option<u8>) -> Option<(&[u8], Option<u8>)> {
+        let known = self.dictionaries.get(usize::from(number))?.as_ref()?;
+        let here = known.here.get().unwrap_or_else(|| adopt(&known.text));
+        known.here.set(Some(here));
+        Some((&known.text, here))
     }
 
     /// Our number for a listener of theirs.
@@ -68,5 +97,26 @@ mod tests {
         let terms = Terms::of(&theirs, &ours);
         assert_eq!([0, 1, 2, 3].map(|n| terms.server(n)), [Some(1), None, Some(0), None]);
         assert_eq!((terms.location(0), terms.variable(0)), (None, None));
+    }
+
+    #[test]
+    fn a_dictionary_is_taken_once() {
+        let mut terms = Terms::default();
+        assert_eq!(terms.dictionary(3, |_| Some(1)), None);
+        terms.learn(3, &b"text"[..].into());
+        assert_eq!(terms.dictionary(2, |_| Some(1)), None);
+        for _ in 0..2 {
+            let mut asked = 0;
+            let found = terms.dictionary(3, |_| {
+                asked += 1;
+                Some(9)
+            });
+            assert_eq!(found, Some((&b"text"[..], Some(9))));
+            assert!(asked <= 1);
+        }
+        assert_eq!(terms.dictionary(3, |_| unreachable!()), Some((&b"text"[..], Some(9))));
+        terms.learn(4, &b"too many"[..].into());
+        assert_eq!(terms.dictionary(4, |_| None), Some((&b"too many"[..], None)));
+        assert_eq!(terms.dictionary(4, |_| Some(1)), Some((&b"too many"[..], None)));
     }
 }

@@ -51,6 +51,11 @@ impl Spot {
     }
 }
 
+/// Closes descriptors: those that follow each other by one call.
+pub fn close_all(files: Vec<OwnedFd>) {
+    ring::close_all(files);
+}
+
 /// How many files a ring takes, and so a descriptor of its own is good for, where a process may have `limit` descriptors.
 pub fn files_each(limit: u64) -> u32 {
     u32::try_from(limit).unwrap_or(MOST_FILES).clamp(LEAST_FILES, MOST_FILES)

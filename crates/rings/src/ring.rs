@@ -3,17 +3,22 @@
 #![allow(unsafe_code, reason = "entries of a submission queue name buffers by their addresses")]
 
 use crate::{News, Refused, Side};
-use io_uring::squeue::{Entry, Flags};
+use io_uring::squeue::Entry;
 use io_uring::types::Fixed;
 use io_uring::{IoUring, Probe, opcode};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, IntoRawFd, OwnedFd, RawFd};
 
 /// Entries that are handed to the kernel at once.
 const BATCH: u32 = 256;
-/// Files of which each takes two entries, at once.
-const PAIRS: usize = BATCH as usize / 2;
+/// So many places are set by one call rather than by an entry each.
+const TOGETHER: usize = 4;
+/// They may lie as far apart: one in so many is set, others are passed over.
+const SPARSE: usize = 4;
+/// A place that is left as it is (`IORING_REGISTER_FILES_SKIP`), and one that is emptied.
+const SKIP: RawFd = -2;
+const NO_FILE: RawFd = -1;
 /// Room for what has happened: the kernel keeps what is beyond it, and the number of its lists of waits follows from this one.
 const NEWS: u32 = 8192;
 /// Of `user_data`: it is no wait but a call that is waited for, by its number in its batch.
@@ -32,6 +37,10 @@ pub(crate) struct Ring {
     /// There are entries that the kernel has not seen.
     is_dirty: bool,
     results: Vec<i32>,
+    /// What is installed, while its places are emptied.
+    installed: Vec<i32>,
+    /// Waits that are over since they were cancelled.
+    cancelled: usize,
 }
 
 impl Ring {
@@ -59,7 +68,8 @@ impl Ring {
         submitter.register_files_sparse(files).map_err(|e| Refused::Error("IORING_REGISTER_FILES2", e))?;
         let bell = bell.as_raw_fd();
         submitter.register_eventfd(bell).map_err(|e| Refused::Error("IORING_REGISTER_EVENTFD", e))?;
-        Ok(Ring { ring, free: Vec::new(), fresh: 0, files, is_dirty: false, results: Vec::new() })
+        let (free, results, installed) = (Vec::new(), Vec::new(), Vec::new());
+        Ok(Ring { ring, free, fresh: 0, files, is_dirty: false, results, installed, cancelled: 0 })
     }
 
     /// Free places.
@@ -76,19 +86,38 @@ impl Ring {
     ) {
         let numbers: Vec<RawFd> = files.iter().map(AsRawFd::as_raw_fd).collect();
         let places: Vec<u32> = numbers.iter().map(|_| self.take_place()).collect();
-        let entries = numbers.iter().zip(&places);
+        let end = self.set_together(&places, |at| numbers[at]);
+        let entries = numbers.iter().zip(&places).filter(|(_, place)| **place >= end);
         let entries = entries.map(|(fd, place)| opcode::FilesUpdate::new(fd, 1).offset(*place as i32).build());
         // SAFETY: `numbers` is neither moved nor changed before all calls are done.
         unsafe { self.call(entries, news) };
-        for (at, (fd, place)) in files.into_iter().zip(places).enumerate() {
-            match self.results[at] {
-                1 => done(Ok(place)),
+        let mut parked = Vec::with_capacity(files.len());
+        let mut results = self.results.iter().copied();
+        for (place, fd) in places.into_iter().zip(files) {
+            match if place < end { 1 } else { results.next().unwrap_or(-libc::EIO) } {
+                1 => {
+                    parked.push(fd);
+                    done(Ok(place));
+                }
                 other => {
                     self.free.push(place);
                     done(Err((fd, io::Error::from_raw_os_error(if other < 0 { -other } else { libc::EIO }))));
                 }
             }
         }
+        close_all(parked);
+    }
+
+    /// Sets places that lie close together, or empties them ([`NO_FILE`]), by one call: all before the place that is given back.
+    fn set_together(&self, places: &[u32], file_of: impl Fn(usize) -> RawFd) -> u32 {
+        let (Some(first), Some(last)) = (places.iter().min(), places.iter().max()) else { return 0 };
+        let width = (last - first) as usize + 1;
+        if places.len() < TOGETHER || width > SPARSE * places.len() {
+            return *first;
+        }
+        let mut files = vec![SKIP; width];
+        places.iter().enumerate().for_each(|(at, place)| files[(place - first) as usize] = file_of(at));
+        first + self.ring.submitter().register_files_update(*first, &files).unwrap_or(0) as u32
     }
 
     fn take_place(&mut self) -> u32 {
@@ -120,11 +149,20 @@ impl Ring {
             news.remove(at);
             return;
         }
+        self.cancelled = 0;
         let entry = opcode::PollRemove::new(name(token, side)).build();
         // SAFETY: it names no address.
         unsafe { self.call([entry].into_iter(), news) };
-        if self.results[0] != 0 {
-            self.unwatch_owed(token, side, news);
+        match self.results[0] {
+            0 => self.wait_cancelled(1, news),
+            _ => self.unwatch_owed(token, side, news),
+        }
+    }
+
+    /// Waits until so many waits are over that were cancelled. Each has its file until then, and the kernel deals with a few at a time unless more is waited for.
+    fn wait_cancelled(&mut self, count: usize, news: &mut VecDeque<News>) {
+        while self.cancelled < count && self.wait(count - self.cancelled).is_ok() {
+            self.take(news);
         }
     }
 
@@ -143,7 +181,7 @@ impl Ring {
         }
     }
 
-    /// The same for many, in one call.
+    /// The same for many, in a call or two.
     pub(crate) fn unwatch_all(&mut self, waits: &[(u32, Side)], news: &mut VecDeque<News>) {
         let mut rest = Vec::with_capacity(waits.len());
         for (token, side) in waits {
@@ -152,11 +190,13 @@ impl Ring {
                 None => rest.push((*token, *side)),
             }
         }
+        self.cancelled = 0;
         let entries = rest.iter().map(|(token, side)| opcode::PollRemove::new(name(*token, *side)).build());
         // SAFETY: they name no address.
         unsafe { self.call(entries, news) };
         let owed = rest.iter().zip(&self.results).filter(|(_, result)| **result != 0);
         let owed: Vec<(u32, Side)> = owed.map(|(wait, _)| *wait).collect();
+        self.wait_cancelled(rest.len() - owed.len(), news);
         owed.into_iter().for_each(|(token, side)| self.unwatch_owed(token, side, news));
     }
 
@@ -208,33 +248,35 @@ impl Ring {
         news: &mut VecDeque<News>,
         mut done: impl FnMut(io::Result<OwnedFd>),
     ) {
-        for places in places.chunks(PAIRS) {
-            // What the queue takes at once is not parted: a chain ends where the kernel is handed it.
-            self.flush();
-            let pair = |place: &u32| {
-                // Closed on exec unless that is said otherwise. The second is done only if the first was.
-                let install = opcode::FixedFdInstall::new(Fixed(*place), 0).build();
-                let close = opcode::Close::new(Fixed(*place)).build();
-                [install.flags(Flags::FIXED_FILE | Flags::IO_LINK), close]
-            };
-            // SAFETY: they name no address.
-            unsafe { self.call(places.iter().flat_map(pair), news) };
-            for (at, place) in places.iter().enumerate() {
-                let fd = outcome(self.results[2 * at]);
-                if fd.is_ok() {
-                    self.free.push(*place);
-                }
-                // SAFETY: the kernel has just made it for us.
-                done(fd.map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) }));
-            }
+        // Closed on exec unless that is said otherwise.
+        let install = |place: &u32| opcode::FixedFdInstall::new(Fixed(*place), 0).build();
+        // SAFETY: they name no address.
+        unsafe { self.call(places.iter().map(install), news) };
+        std::mem::swap(&mut self.results, &mut self.installed);
+        if self.installed.iter().all(|result| *result >= 0) {
+            self.empty(places, news);
+        } else {
+            let back = places.iter().zip(&self.installed).filter(|(_, result)| **result >= 0);
+            let back: Vec<u32> = back.map(|(place, _)| *place).collect();
+            self.empty(&back, news);
+        }
+        for result in self.installed.drain(..) {
+            // SAFETY: the kernel has just made it for us.
+            done(outcome(result).map(|fd| unsafe { OwnedFd::from_raw_fd(fd as RawFd) }));
         }
     }
 
+    /// Takes files out of the table.
+    fn empty(&mut self, places: &[u32], news: &mut VecDeque<News>) {
+        let end = self.set_together(places, |_| NO_FILE);
+        let rest = places.iter().filter(|place| **place >= end);
+        // SAFETY: they name no address.
+        unsafe { self.call(rest.map(|place| opcode::Close::new(Fixed(*place)).build()), news) };
+        self.free.extend(places);
+    }
+
     pub(crate) fn close(&mut self, place: u32, news: &mut VecDeque<News>) {
-        let close = opcode::Close::new(Fixed(place)).build();
-        // SAFETY: it names no address.
-        unsafe { self.call([close].into_iter(), news) };
-        self.free.push(place);
+        self.empty(&[place], news);
     }
 
     /// Hands calls to the kernel and waits until all of them are done: `results` has what each came to.
@@ -248,6 +290,10 @@ impl Ring {
             self.results.push(i32::MIN);
             // SAFETY: as the caller has promised.
             unsafe { self.push(&entry.user_data(CALL | number), news) };
+        }
+        if self.results.is_empty() {
+            // Waits that are in the queue stay there until they are flushed.
+            return;
         }
         self.take(news);
         while self.results.contains(&i32::MIN) {
@@ -285,11 +331,31 @@ impl Ring {
                 if let Some(place) = self.results.get_mut((name & !CALL) as usize) {
                     *place = result;
                 }
-            } else if result != -libc::ECANCELED {
+            } else if result == -libc::ECANCELED {
+                self.cancelled += 1;
+            } else {
                 let side = if name & WRITING == 0 { Side::Reading } else { Side::Writing };
                 let events = if result < 0 { crate::FAILED } else { result as u32 };
                 news.push_back(News { token: name as u32, side, events });
             }
+        }
+    }
+}
+
+/// Closes descriptors: those that follow each other by one call.
+pub(crate) fn close_all(files: Vec<OwnedFd>) {
+    if files.len() < TOGETHER {
+        return drop(files);
+    }
+    let mut numbers: Vec<RawFd> = files.into_iter().map(IntoRawFd::into_raw_fd).collect();
+    numbers.sort_unstable();
+    for run in numbers.chunk_by(|a, b| a + 1 == *b) {
+        let (first, last) = (run[0], run[run.len() - 1]);
+        // SAFETY: all of them were handed to us to be closed. It is called by number, since not all C libraries know it.
+        let closed = run.len() > 1 && unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) } == 0;
+        if !closed {
+            // SAFETY: as above.
+            run.iter().for_each(|fd| drop(unsafe { OwnedFd::from_raw_fd(*fd) }));
         }
     }
 }

@@ -174,3 +174,42 @@ fn there_are_more_files_than_descriptors_and_no_more_than_may_be() {
     rings.close(ends.remove(0));
     assert_eq!(rings.receive(ends[0], &mut buffer).unwrap_err().kind(), io::ErrorKind::WouldBlock);
 }
+
+#[test]
+fn places_with_others_between_them_are_set_and_emptied_by_one_call() {
+    let Some(mut rings) = rings(1000) else { return };
+    let (mut spots, mut there): (Vec<_>, Vec<_>) = (0..60).map(|_| pair(&mut rings)).unzip();
+    // Every third one goes, and others come into their places; some of them too far apart for one call.
+    for _ in 0..2 {
+        for step in [3, 17] {
+            let places: Vec<usize> = (0..60).step_by(step).rev().collect();
+            let back = rings.bring_back_all(&places.iter().map(|at| spots[*at]).collect::<Vec<_>>());
+            assert!(back.iter().all(Result::is_ok));
+            drop(back);
+            let pairs = places.iter().map(|_| UnixStream::pair().unwrap());
+            let (here, far): (Vec<OwnedFd>, Vec<_>) = pairs.map(|(here, far)| (here.into(), far)).unzip();
+            for ((at, parked), far) in places.into_iter().zip(rings.park(here)).zip(far) {
+                assert_eq!(there[at].read(&mut [0; 1]).unwrap(), 0, "no other descriptor or ring has it");
+                (spots[at], there[at]) = (parked.unwrap(), far);
+            }
+        }
+    }
+    assert_eq!(rings.parked(), 60);
+    for (spot, far) in spots.iter().zip(&mut there) {
+        let mut sent = None;
+        rings.send(&[(*spot, b"own")], |_, result| sent = result.ok());
+        assert_eq!(sent, Some(3));
+        let mut bytes = [0; 3];
+        far.read_exact(&mut bytes).unwrap();
+    }
+}
+
+#[test]
+fn descriptors_are_closed_and_none_between_them() {
+    let (mut here, mut there): (Vec<_>, Vec<_>) = (0..20).map(|_| UnixStream::pair().unwrap()).unzip();
+    let (mut kept, mut far) = (here.remove(7), there.remove(7));
+    close_all(here.into_iter().map(OwnedFd::from).collect());
+    assert!(there.iter_mut().all(|far| far.read(&mut [0; 1]).unwrap() == 0));
+    kept.write_all(b"x").unwrap();
+    far.read_exact(&mut [0; 1]).unwrap();
+}

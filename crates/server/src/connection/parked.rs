@@ -379,12 +379,13 @@ pub fn count() -> usize {
     LOT.with_borrow(|lot| lot.as_ref().map_or(0, Lot::count))
 }
 
-/// Gives up residents that can go on in another process, from the place `from` on, at most so many. None: there are no more.
-pub fn depart(from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
+/// Gives up residents that can go on in another process, those at places before `before`, the last ones first, at most so many. None: there are
+/// no more.
+pub fn depart(before: &mut u32, most: usize) -> Option<Vec<Traveller>> {
     // Those about to be parked have places first: what belongs together goes together.
     let refused = LOT.with_borrow_mut(|lot| lot.as_mut().map(Lot::take_in));
     refused.into_iter().flatten().for_each(release);
-    LOT.with_borrow_mut(|lot| lot.as_mut()?.depart(from, most))
+    LOT.with_borrow_mut(|lot| lot.as_mut()?.depart(before, most))
 }
 
 /// Asks all residents what is next: something has changed for all of them.

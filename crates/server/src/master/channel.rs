@@ -9,6 +9,7 @@ use rustix::net::{
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
+use std::ops::Range;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::{Arc, Mutex, PoisonError};
 use zeroize::Zeroize;
@@ -39,8 +40,25 @@ pub struct Frame {
 
 struct Packet {
     bytes: Vec<u8>,
-    fds: Vec<Handle>,
+    fds: Files,
     is_secret: bool,
+}
+
+/// Descriptors that go with bytes.
+enum Files {
+    /// Of several owners.
+    Each(Vec<Handle>),
+    /// Some of those that have one owner.
+    Of(Arc<Vec<OwnedFd>>, Range<usize>),
+}
+
+impl Files {
+    fn borrowed(&self) -> Vec<BorrowedFd<'_>> {
+        match self {
+            Files::Each(all) => all.iter().map(|fd| fd.as_fd()).collect(),
+            Files::Of(all, range) => all[range.clone()].iter().map(AsFd::as_fd).collect(),
+        }
+    }
 }
 
 impl Drop for Packet {
@@ -92,21 +110,41 @@ impl Channel {
         self.queue_packets(bytes, Vec::new(), true);
     }
 
+    /// The same with descriptors of one owner, which are its own again when the message has left, or is forgotten.
+    pub fn queue_all(&mut self, bytes: &[u8], fds: &Arc<Vec<OwnedFd>>) {
+        let ranges = (0..fds.len()).step_by(PACKET_FDS).map(|at| at..fds.len().min(at + PACKET_FDS));
+        self.queue_cut(bytes, ranges.map(|range| Files::Of(fds.clone(), range)).collect(), false);
+    }
+
     fn queue_packets(&mut self, bytes: &[u8], fds: Vec<Handle>, is_secret: bool) {
         let mut fds = fds.into_iter().peekable();
+        let mut files = Vec::new();
+        while fds.peek().is_some() {
+            files.push(Files::Each(fds.by_ref().take(PACKET_FDS).collect()));
+        }
+        self.queue_cut(bytes, files, is_secret);
+    }
+
+    fn queue_cut(&mut self, bytes: &[u8], files: Vec<Files>, is_secret: bool) {
+        let mut files = files.into_iter().peekable();
         let mut chunks = bytes.chunks(PACKET - 1).peekable();
         loop {
             let chunk = chunks.next().unwrap_or_default();
-            let fds_now: Vec<Handle> = fds.by_ref().take(PACKET_FDS).collect();
-            let last = chunks.peek().is_none() && fds.peek().is_none();
+            let fds = files.next().unwrap_or(Files::Each(Vec::new()));
+            let last = chunks.peek().is_none() && files.peek().is_none();
             let mut packet = Vec::with_capacity(chunk.len() + 1);
             packet.push(if last { LAST } else { MORE });
             packet.extend_from_slice(chunk);
-            self.out.push_back(Packet { bytes: packet, fds: fds_now, is_secret });
+            self.out.push_back(Packet { bytes: packet, fds, is_secret });
             if last {
                 return;
             }
         }
+    }
+
+    /// Lets go of what was not sent: the other end is gone.
+    pub fn forget(&mut self) {
+        self.out.clear();
     }
 
     /// Whether something waits for [`Channel::flush`] until the socket is writable.
@@ -117,7 +155,7 @@ impl Channel {
     /// Sends what the socket takes without waiting.
     pub fn flush(&mut self) -> io::Result<()> {
         while let Some(packet) = self.out.front() {
-            match send(&self.fd, &packet.bytes, &packet.fds, SendFlags::DONTWAIT) {
+            match send(&self.fd, &packet.bytes, &packet.fds.borrowed(), SendFlags::DONTWAIT) {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => return Ok(()),
                 Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
                 other => other?,
@@ -136,8 +174,8 @@ impl Channel {
             let flags = RecvFlags::DONTWAIT | RecvFlags::CMSG_CLOEXEC;
             let received = match recvmsg(&*self.fd, &mut [IoSliceMut::new(&mut bytes)], &mut control, flags) {
                 Err(Errno::AGAIN) => return Ok(None),
-                Err(Errno::INTR) => continue,
-                Err(Errno::CONNRESET) => return Err(io::ErrorKind::UnexpectedEof.into()),
+                // The other end is gone and has not heard all: said once, before what it has said itself, which is heard behind that.
+                Err(Errno::INTR | Errno::CONNRESET) => continue,
                 other => other?,
             };
             for message in control.drain() {
@@ -187,12 +225,11 @@ pub(super) fn send_now(socket: &OwnedFd, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn send(socket: &OwnedFd, bytes: &[u8], fds: &[Handle], flags: SendFlags) -> io::Result<()> {
-    let fds: Vec<BorrowedFd<'_>> = fds.iter().map(|fd| fd.as_fd()).collect();
+fn send(socket: &OwnedFd, bytes: &[u8], fds: &[BorrowedFd<'_>], flags: SendFlags) -> io::Result<()> {
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(PACKET_FDS))];
     let mut control = SendAncillaryBuffer::new(&mut space);
     if !fds.is_empty() {
-        let fits = control.push(SendAncillaryMessage::ScmRights(&fds));
+        let fits = control.push(SendAncillaryMessage::ScmRights(fds));
         debug_assert!(fits, "the space is made for a packet's descriptors");
     }
     sendmsg(socket, &[IoSlice::new(bytes)], &mut control, flags | SendFlags::NOSIGNAL)?;
@@ -220,8 +257,33 @@ mod tests {
         assert!(frames[0].bytes == body);
         assert_eq!((frames[0].fds.len(), frames[1].fds.len()), (600, 0));
         assert_eq!(frames[1].bytes, b"second");
+        b.queue(b"never heard", Vec::new());
+        b.flush().unwrap();
+        a.queue(b"the last", Vec::new());
+        a.flush().unwrap();
         drop(a);
+        assert_eq!(b.receive().unwrap().unwrap().bytes, b"the last");
         assert_eq!(b.receive().unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+    }
+
+    #[test]
+    fn descriptors_of_one_owner_are_its_own_again() {
+        let (mut a, mut b) = Channel::pair().unwrap();
+        let open = || OwnedFd::from(std::fs::File::open("/dev/null").unwrap());
+        let files = Arc::new((0..300).map(|_| open()).collect::<Vec<_>>());
+        a.queue_all(b"three hundred", &files);
+        let mut frame = None;
+        while frame.is_none() {
+            a.flush().unwrap();
+            frame = b.receive().unwrap();
+        }
+        let frame = frame.unwrap();
+        assert_eq!((&frame.bytes[..], frame.fds.len()), (&b"three hundred"[..], 300));
+        drop(b);
+        a.queue_all(b"nobody is there", &files);
+        assert!(a.flush().is_err());
+        a.forget();
+        assert_eq!(Arc::into_inner(files).map(|files| files.len()), Some(300));
     }
 
     #[test]

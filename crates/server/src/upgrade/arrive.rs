@@ -13,18 +13,19 @@ use crate::snapshot::ThreadSnapshot;
 use crate::upstream::tunnel;
 use crate::worker;
 use heir::{Frame, Kind, Reader, Record, Secret, Terms};
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use zeroize::Zeroize;
 
 /// What numbers of a generation of the other process mean, and in which configuration of this one.
-type Known = HashMap<u64, (Terms, Rc<ThreadSnapshot>)>;
+type Known = BTreeMap<u64, (Terms, Rc<ThreadSnapshot>)>;
 
 /// Goes on as long as the line does.
 pub(super) async fn run(line: OwnedFd) {
     let Ok(mut link) = ThreadLine::new(line) else { return };
     let mut known = Known::new();
+    let mut dictionaries: Vec<(u8, Rc<[u8]>)> = Vec::new();
     let mut keys: Vec<Option<SecretBytes>> = Vec::new();
     while let Ok(mut frame) = link.hear().await {
         match Frame::read(&frame.bytes) {
@@ -35,22 +36,27 @@ pub(super) async fn run(line: OwnedFd) {
             }
             Ok(Frame::Table(table)) => {
                 let snapshot = worker::snapshot();
-                let terms = Terms::of(&table, &Keys::of(&snapshot).table(0));
+                let mut terms = Terms::of(&table, &Keys::of(&snapshot).table(0));
+                dictionaries.iter().for_each(|(number, text)| terms.learn(*number, text));
                 known.insert(table.generation, (terms, snapshot));
+            }
+            Ok(Frame::Dictionary(number, text)) => {
+                let text: Rc<[u8]> = text.into();
+                known.values_mut().for_each(|(terms, _)| terms.learn(number, &text));
+                dictionaries.retain(|(before, _)| *before != number);
+                dictionaries.push((number, text));
             }
             Ok(Frame::Batch(records)) => {
                 let mut files = frame.fds.into_iter();
                 let mut keys = std::mem::take(&mut keys).into_iter();
                 let take = |record: &Record<'_>| {
-                    let own: Vec<OwnedFd> = files.by_ref().take(record.files.into()).collect();
-                    let secrets = keys.by_ref().take(record.files.into());
-                    let secrets: Vec<Option<SecretBytes>> =
-                        secrets.chain(std::iter::repeat_with(|| None)).take(own.len()).collect();
+                    let own = files.by_ref().take(record.files.into());
+                    let own: Vec<_> = own.map(|fd| (fd, keys.next().flatten())).collect();
                     // Some are missing where this process has too many open.
-                    own.len() == usize::from(record.files) && go_on(record, own.into_iter().zip(secrets), &known)
+                    own.len() == usize::from(record.files) && go_on(record, own, &known)
                 };
                 let taken = Frame::Answer(records.iter().map(take).collect());
-                if link.say(&taken.write(), Vec::new()).await.is_err() {
+                if link.say(&taken.write()).await.is_err() {
                     return;
                 }
             }
@@ -61,7 +67,7 @@ pub(super) async fn run(line: OwnedFd) {
 }
 
 /// Goes on with a connection. False: it has no place here.
-fn go_on(record: &Record<'_>, files: impl Iterator<Item = (OwnedFd, Option<SecretBytes>)>, known: &Known) -> bool {
+fn go_on(record: &Record<'_>, files: Vec<(OwnedFd, Option<SecretBytes>)>, known: &Known) -> bool {
     let mut r = Reader::new(record.bytes);
     let found = r.number().and_then(|generation| known.get(&generation));
     let Some((terms, snapshot)) = found else { return false };

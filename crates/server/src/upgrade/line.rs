@@ -7,6 +7,7 @@ use runtime::io::{Interest, Registration};
 use std::future::poll_fn;
 use std::io;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::task::{Poll, ready};
 use std::time::{Duration, Instant};
 
@@ -88,9 +89,19 @@ impl ThreadLine {
         Ok(ThreadLine { channel: Channel::of(fd), registration })
     }
 
-    pub(super) async fn say(&mut self, bytes: &[u8], files: Vec<Handle>) -> io::Result<()> {
-        self.channel.queue(bytes, files);
+    pub(super) async fn say(&mut self, bytes: &[u8]) -> io::Result<()> {
+        self.channel.queue(bytes, Vec::new());
         self.flush().await
+    }
+
+    /// The same with descriptors of one owner. Where that fails they are its own again.
+    pub(super) async fn say_with(&mut self, bytes: &[u8], files: &Arc<Vec<OwnedFd>>) -> io::Result<()> {
+        self.channel.queue_all(bytes, files);
+        let said = self.flush().await;
+        if said.is_err() {
+            self.channel.forget();
+        }
+        said
     }
 
     async fn flush(&mut self) -> io::Result<()> {

@@ -8,7 +8,7 @@
 //!     accepts nothing any more
 //!     Channels, Zone ..., Settled  ────────────>            accepts
 //!     Lines: one for each thread   ────────────>            given to its threads
-//!     each thread: Table, Batch    ────────────>            its thread: goes on with them
+//!     each thread: Table, Dictionary, Batch ───>            its thread: goes on with them
 //!                                  <── Answer ──            those that it took are closed there
 //!     what stays says goodbye, or ends as in any shutdown
 //! ```

@@ -136,7 +136,12 @@ impl Heir {
                         let _ = self.threads[number % self.threads.len()].send(Order::Do(Box::new(work)));
                     }
                 }
-                Frame::Ready(_) | Frame::Table(_) | Frame::Batch(_) | Frame::Answer(_) | Frame::Keys(_) => {
+                Frame::Ready(_)
+                | Frame::Table(_)
+                | Frame::Batch(_)
+                | Frame::Answer(_)
+                | Frame::Keys(_)
+                | Frame::Dictionary(..) => {
                     return Err(io::ErrorKind::InvalidData.into());
                 }
             }

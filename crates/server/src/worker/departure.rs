@@ -40,12 +40,27 @@ pub struct Papers {
     pub cover: Option<CoverPapers>,
     /// The same of the connection that goes with it, on which nothing is under way: what it is encrypted with.
     pub companion: Option<SecretBytes>,
+    /// What its request is packed with.
+    pub dictionary: Option<Dictionary>,
+}
+
+/// What requests are packed with: told once, since there are a few for all connections of a thread.
+pub struct Dictionary {
+    /// Its number in this thread.
+    pub number: u8,
+    /// All of it.
+    pub text: Rc<[u8]>,
 }
 
 impl Papers {
     /// Of a connection that is plain, as far as is known.
     pub fn new(kind: Kind, bytes: Vec<u8>, names: Rc<dyn Names>) -> Papers {
-        Papers { kind, bytes, names, cover: None, companion: None }
+        Papers { kind, bytes, names, cover: None, companion: None, dictionary: None }
+    }
+
+    /// The same with a request that is packed with a dictionary.
+    pub fn packed_with(self, dictionary: Option<Dictionary>) -> Papers {
+        Papers { dictionary, ..self }
     }
 
     /// What each of its descriptors is encrypted with; nothing for those that are plain.

@@ -169,50 +169,51 @@ impl Lot {
         }
     }
 
-    /// See [`super::depart`].
-    pub(super) fn depart(&mut self, from: &mut u32, most: usize) -> Option<Vec<Traveller>> {
-        let (mut all, mut alone) = (Vec::new(), Vec::new());
-        while *from < self.table.places() && all.len() + alone.len() < most {
-            let number = *from;
+    /// See [`super::depart`]. From the end of the table: the kernel looks a wait up in a list that begins with the newest.
+    pub(super) fn depart(&mut self, before: &mut u32, most: usize) -> Option<Vec<Traveller>> {
+        let (mut all, mut alone) = (Vec::new(), Vec::with_capacity(most));
+        *before = self.table.places().min(*before);
+        while let Some(number) = before.checked_sub(1).filter(|_| all.len() + alone.len() < most) {
             let Some(place) = self.table.get(number).filter(|place| !place.leaves) else {
-                *from += 1;
+                *before = number;
                 continue;
             };
-            let rest = self.slow.get(&number).map_or(&[][..], |slow| &slow.words.bytes()[slow.at..]);
+            let slow = if self.slow.is_empty() { None } else { self.slow.get(&number) };
+            let rest = slow.map_or(&[][..], |slow| &slow.words.bytes()[slow.at..]);
             let Some(papers) = place.resident.travel(rest) else {
-                *from += 1;
+                *before = number;
                 continue;
             };
             // What is left to say is the resident's from here on.
-            self.slow.remove(&number);
-            let companion = place.resident.companion();
-            let other = companion.and_then(|number| self.table.get(number)).map(|place| &*place.resident);
-            let Some(papers) = with_companion(papers, other) else {
-                self.looks.push_back(number);
-                *from += 1;
+            if slow.is_some() {
+                self.slow.remove(&number);
+            }
+            let Some(companion) = place.resident.companion() else {
+                alone.push((number, papers));
+                *before = number;
                 continue;
             };
-            if companion.is_none() {
-                alone.push((number, papers));
-                *from += 1;
+            let other = self.table.get(companion).map(|place| &*place.resident);
+            let Some(papers) = with_companion(papers, other) else {
+                self.looks.push_back(number);
+                *before = number;
                 continue;
-            }
-            let together = [Some(number), companion];
-            let Some(files) = self.bring_back(together) else {
+            };
+            let Some(files) = self.bring_back([number, companion]) else {
                 // No descriptor is free: the next look finds them where they are.
                 self.looks.push_back(number);
                 break;
             };
-            *from += 1;
+            *before = number;
             let residents: Vec<_> =
-                together.into_iter().flatten().filter_map(|number| self.table.remove(number)).collect();
+                [number, companion].into_iter().filter_map(|number| self.table.remove(number)).collect();
             residents.iter().for_each(|resident| closed(&**resident));
             all.push(traveller(papers, files, residents));
         }
         if let Some(number) = self.part_with(alone, &mut all) {
-            *from = number;
+            *before = number + 1;
         }
-        (!all.is_empty() || *from < self.table.places()).then_some(all)
+        (!all.is_empty() || *before > 0).then_some(all)
     }
 
     /// Has those go that belong to nobody else, in a few calls for all of them. The first for which there was no descriptor: it waits as before.
@@ -251,9 +252,9 @@ impl Lot {
     }
 
     /// The descriptors of those that go together; none: there is none for each of them, and they wait as before.
-    fn bring_back(&mut self, together: [Option<u32>; 2]) -> Option<Vec<OwnedFd>> {
+    fn bring_back(&mut self, together: [u32; 2]) -> Option<Vec<OwnedFd>> {
         let mut files = Vec::with_capacity(together.len());
-        for number in together.into_iter().flatten() {
+        for number in together {
             let place = self.table.get(number)?;
             quiet(&mut self.rings, number, place);
             match self.rings.bring_back(place.spot) {
@@ -264,7 +265,7 @@ impl Lot {
                 }
             }
         }
-        if files.len() == together.into_iter().flatten().count() {
+        if files.len() == together.len() {
             return Some(files.into_iter().map(|(_, fd)| fd).collect());
         }
         for (number, fd) in files {

@@ -14,6 +14,7 @@ use crate::request::{Method, Version};
 use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use crate::status::requests::Underway;
 use crate::upstream::Attempts;
+use crate::worker::departure::Dictionary;
 use std::cell::RefCell;
 use std::net::{IpAddr, SocketAddr};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
@@ -63,6 +64,10 @@ const ACTIONS: [&str; 8] = [
     action::SENDING_TO_CLIENT,
     action::TUNNELING,
 ];
+/// Texts of a request that are written one after the other.
+const TEXTS: usize = 11;
+/// What a record has beside what is packed, where little is said.
+const ROOM: usize = 128;
 const WHOLE: &str = "what was packed here is whole";
 
 impl Packed {
@@ -117,11 +122,15 @@ impl Packed {
     }
 
     fn take(&mut self, socket: Socket) -> Option<Unpacked> {
+        let packed = std::mem::take(&mut self.bytes);
+        memo::with_text(&packed, |text| self.read(text, socket))?
+    }
+
+    fn read(&mut self, text: &[u8], socket: Socket) -> Option<Unpacked> {
         let snapshot = self.snapshot.take()?;
-        let bytes = memo::decompress(&self.bytes)?;
         let rest = self.rest.take().map(|rest| *rest);
         let Rest { contexts, attempts, proxy_protocol, tls } = rest.unwrap_or_default();
-        let mut r = Reader { bytes: &bytes, end: 0 };
+        let mut r = Reader { bytes: text, end: 0 };
         let (client, of_request, realip) = read_client(&mut r, &socket, proxy_protocol, tls, |number| number as usize)?;
         let underway = Underway::counted(snapshot.clone(), self.server);
         let mut parts = read_parts(&mut r, snapshot, of_request, underway)?;
@@ -140,13 +149,13 @@ impl Packed {
         if self.rest.as_ref().is_some_and(|rest| !rest.may_go()) {
             return None;
         }
-        let mut w = heir::Writer::default();
+        let mut w = heir::Writer::with_room(&[], ROOM + self.bytes.len());
         w.number(self.snapshot().generation);
         w.number(self.server.0.into());
         w.number(self.location.0.into());
         w.number(self.sent);
         w.number(self.received);
-        w.bytes(&memo::decompress(&self.bytes)?);
+        w.bytes(&self.bytes);
         let places = self.rest.as_ref().and_then(|rest| rest.contexts.limit_conn.as_ref());
         match places {
             Some(places) => places.write(&mut w),
@@ -159,17 +168,64 @@ impl Packed {
         Some(w)
     }
 
+    /// What another process has to know to read what [`Packed::travel`] wrote; nothing, where it is packed with no dictionary.
+    pub fn dictionary(&self) -> Option<Dictionary> {
+        memo::dictionary(&self.bytes).map(|(number, text)| Dictionary { number, text })
+    }
+
     /// What [`Packed::travel`] of another process wrote behind its generation; `terms` says what that meant by its numbers. None: it was
     /// something else, or its server, its location, or its address is not here.
     pub fn arrive(r: &mut heir::Reader<'_>, terms: &heir::Terms, snapshot: &Rc<ThreadSnapshot>) -> Option<Packed> {
         let server = ServerId(terms.server(r.number()?)?);
         let location = LocationId(terms.location(r.number()?)?);
         let (sent, received) = (r.number()?, r.number()?);
-        let bytes = r.bytes()?;
+        let packed = r.bytes()?;
         let places = limit_conn::Context::read(r, snapshot)?;
         let tls = if r.flag()? { Some(Rc::new(Facts::read(r, terms)?)) } else { None };
         let proxy_protocol = read_header(r)?;
-        let mut r = Reader { bytes, end: 0 };
+        let limit_conn = (!places.is_blank()).then(|| Box::new(places));
+        let contexts = Contexts { limit_conn, ..Rest::default().contexts };
+        let arrived =
+            Arrived { server, location, sent, received, rest: Rest { contexts, attempts: None, proxy_protocol, tls } };
+        let (number, body) = packed.split_first()?;
+        let Some((dictionary, here)) = terms.dictionary(*number, memo::adopt) else {
+            return (*number == memo::NONE).then(|| arrived.read(body, terms, snapshot))?;
+        };
+        let Some(here) = here else {
+            return arrived.read(&memo::decompress_by(dictionary, packed)?, terms, snapshot);
+        };
+        let mut bytes = Box::<[u8]>::from(packed);
+        bytes[0] = here;
+        // Where both sides mean the same by their numbers, what is packed stays so.
+        match memo::with_text(&bytes, |text| check(text, terms))?? {
+            Sound::AsItIs => Some(arrived.keep(bytes, snapshot)),
+            Sound::Renumbered => memo::with_text(&bytes, |text| arrived.read(text, terms, snapshot))?,
+        }
+    }
+}
+
+/// What has come with a packed request.
+struct Arrived {
+    server: ServerId,
+    location: LocationId,
+    sent: u64,
+    received: u64,
+    rest: Rest,
+}
+
+impl Arrived {
+    fn keep(self, bytes: Box<[u8]>, snapshot: &Rc<ThreadSnapshot>) -> Packed {
+        let Arrived { server, location, sent, received, rest } = self;
+        Underway::arrived(snapshot.clone(), server).stays();
+        let rest = (!rest.is_blank()).then(|| Box::new(rest));
+        Packed { snapshot: Some(snapshot.clone()), bytes, rest, sent, received, location, server }
+    }
+
+    /// Reads the text, and packs it again with the numbers of this process.
+    fn read(self, text: &[u8], terms: &heir::Terms, snapshot: &Rc<ThreadSnapshot>) -> Option<Packed> {
+        let Arrived { server, location, sent, received, rest } = self;
+        let Rest { contexts, proxy_protocol, tls, .. } = rest;
+        let mut r = Reader { bytes: text, end: 0 };
         let mut listener = None;
         let place_of = |number| {
             listener = terms.listener(number);
@@ -182,12 +238,71 @@ impl Packed {
         (parts.server, parts.location) = (server, location);
         (parts.sent, parts.request_length) = (sent, received);
         let nchan = r.flag()?.then(|| nchan::Context::read(&mut r)).flatten().map(Rc::new);
-        let limit_conn = (!places.is_blank()).then(|| Box::new(places));
-        parts.contexts = Contexts { realip, nchan, limit_conn, ..Rest::default().contexts };
+        parts.contexts = Contexts { realip, nchan, ..contexts };
         let values = parts.values.iter().filter_map(|(number, value)| Some((terms.variable(*number)?, *value)));
         parts.values = values.collect();
         (r.bytes.is_empty() && parts.is_sound()).then(|| Packed::of(Box::new(Kept(Some(parts)))))
     }
+}
+
+/// What there is to do with a text that can be read.
+#[derive(Debug, PartialEq, Eq)]
+enum Sound {
+    /// Nothing: its numbers mean the same here.
+    AsItIs,
+    /// Some of its numbers are others here.
+    Renumbered,
+}
+
+/// Looks whether a text can be read, without making anything of it: as [`read_client`], [`read_parts`] and [`Parts::is_sound`] do, in their order. None: it
+/// cannot.
+fn check(text: &[u8], terms: &heir::Terms) -> Option<Sound> {
+    let mut r = Reader { bytes: text, end: 0 };
+    let r = &mut r;
+    for _ in 0..4 {
+        r.number()?;
+    }
+    let listener = r.number()?;
+    let mut is_same = u64::from(terms.listener(listener)?) == listener;
+    r.flag()?;
+    r.pass_address()?;
+    for _ in 0..2 {
+        if r.flag()? {
+            r.pass_address()?;
+        }
+    }
+    r.number()?;
+    r.bytes()?;
+    for _ in 0..3 {
+        r.number()?;
+    }
+    ACTIONS.get(usize::try_from(r.number()?).ok()?)?;
+    r.number()?;
+    let most = r.bytes()?.len();
+    let lies = |span: Option<Span>| span.is_none_or(|span| span.end as usize <= most).then_some(());
+    for _ in 0..TEXTS {
+        lies(r.span()?)?;
+    }
+    for _ in 0..r.number()? {
+        lies(Some(r.span()??))?;
+        lies(Some(r.span()??))?;
+    }
+    for _ in 0..r.number()? {
+        let number = u32::try_from(r.number()?).ok()?;
+        is_same &= terms.variable(number) == Some(number);
+        lies(r.span()?)?;
+    }
+    for _ in 0..r.number()? {
+        lies(r.span()?)?;
+    }
+    for _ in 0..r.number()? {
+        lies(Some(r.span()??))?;
+        lies(Some(r.span()??))?;
+    }
+    if r.flag()? {
+        nchan::Context::read(r)?;
+    }
+    r.bytes.is_empty().then_some(if is_same { Sound::AsItIs } else { Sound::Renumbered })
 }
 
 impl Kept {
@@ -560,6 +675,16 @@ impl<'b> Reader<'b> {
         Some(all)
     }
 
+    /// Passes over what [`Reader::address`] reads.
+    fn pass_address(&mut self) -> Option<()> {
+        match self.number()? {
+            4 => self.take(6),
+            6 => self.take(18),
+            _ => self.bytes(),
+        }
+        .map(drop)
+    }
+
     fn address(&mut self) -> Option<Address> {
         fn port(bytes: &[u8]) -> Option<u16> {
             Some(u16::from_be_bytes(bytes.try_into().ok()?))
@@ -602,5 +727,127 @@ mod tests {
     #[test]
     fn what_is_packed_is_small() {
         assert!(size_of::<Packed>() <= 56, "{}", size_of::<Packed>());
+    }
+
+    /// A request's text, as [`Parts::write`] has it.
+    fn text(listener: u64, variable: u64) -> Vec<u8> {
+        let span = |start, end| Some(Span { start, end });
+        let mut w = Writer::default();
+        [7, 1_790_000_000_000, 3, 1, listener].into_iter().for_each(|n| w.number(n));
+        w.flag(false);
+        w.address(&Address::Inet("192.0.2.1:4000".parse().unwrap()));
+        w.optional(Some(&Address::Unix("/a".into())), Writer::address);
+        w.optional(None, Writer::address);
+        w.number(80);
+        w.bytes(b"early");
+        [200, 11, 0, 1, 0b1010_0001].into_iter().for_each(|n| w.number(n));
+        w.bytes(b"GET /sub HTTP/1.1 Host: a");
+        let spans = [span(0, 3), span(0, 17), span(4, 8), span(4, 8), None, None, span(24, 25), None];
+        spans.into_iter().chain([None; 3]).for_each(|span| w.span(span));
+        w.number(1);
+        [span(18, 22), span(24, 25)].into_iter().for_each(|span| w.span(span));
+        w.number(1);
+        w.number(variable);
+        w.span(span(4, 8));
+        w.number(2);
+        [None, span(0, 0)].into_iter().for_each(|span| w.span(span));
+        w.number(1);
+        [span(18, 22), span(24, 25)].into_iter().for_each(|span| w.span(span));
+        w.flag(true);
+        nchan::Context::default().write(&mut w);
+        w.bytes
+    }
+
+    fn snapshot() -> Rc<ThreadSnapshot> {
+        use crate::config::read::{Which, read};
+        let mut files = conf::Bundle::default();
+        files.add_file("/c/nginx.conf", "events {} http { server { listen 127.0.0.1:8080; } }");
+        let which = Which { file: "/c/nginx.conf".into(), prefix: "/c".into(), globals: Vec::new(), error_log: None };
+        let snapshot = read(&files, &which, 1).snapshot.expect("nothing is wrong with it");
+        Rc::new(ThreadSnapshot::new(std::sync::Arc::new(snapshot)))
+    }
+
+    /// What another process means by its numbers, where this one has these listeners and variables.
+    fn terms(listeners: &[&'static [u8]], variables: &[&'static [u8]]) -> heir::Terms {
+        let table = |listeners: &[&'static [u8]], variables: &[&'static [u8]]| heir::Table {
+            listeners: listeners.to_vec(),
+            variables: variables.to_vec(),
+            servers: vec![b"a"],
+            locations: vec![b"/"],
+            ..heir::Table::default()
+        };
+        heir::Terms::of(&table(&[b"*:80", b"*:81"], &[b"a", b"b"]), &table(listeners, variables))
+    }
+
+    fn arrived() -> Arrived {
+        Arrived { server: ServerId(0), location: LocationId(0), sent: 5, received: 6, rest: Rest::default() }
+    }
+
+    fn text_of(packed: &Packed) -> Vec<u8> {
+        memo::with_text(&packed.bytes, <[u8]>::to_vec).unwrap()
+    }
+
+    #[test]
+    fn what_is_found_sound_can_be_read_whatever_the_bytes_are() {
+        let (snapshot, same) = (snapshot(), terms(&[b"*:80", b"*:81"], &[b"a", b"b"]));
+        let whole = text(1, 1);
+        assert_eq!(check(&whole, &same), Some(Sound::AsItIs));
+        assert_eq!(text_of(&arrived().read(&whole, &same, &snapshot).unwrap()), whole);
+        let (mut sound, mut unsound) = (0, 0);
+        for at in 0..whole.len() {
+            assert_eq!(check(&whole[..at], &same), None);
+            for byte in (0..8).map(|bit| whole[at] ^ 1 << bit) {
+                let mut other = whole.clone();
+                other[at] = byte;
+                match check(&other, &same) {
+                    None => unsound += 1,
+                    Some(found) => {
+                        sound += 1;
+                        let read = arrived().read(&other, &same, &snapshot);
+                        assert!(read.is_some(), "{found:?}, byte {at} is {byte}");
+                    }
+                }
+            }
+        }
+        assert!(sound > 100 && unsound > 100, "{sound} {unsound}");
+    }
+
+    #[test]
+    fn numbers_that_mean_something_else_here_are_others_in_what_is_packed() {
+        let snapshot = snapshot();
+        let terms = terms(&[b"*:81", b"*:80"], &[b"b", b"c", b"a"]);
+        assert_eq!(check(&text(0, 0), &terms), Some(Sound::Renumbered));
+        assert_eq!(text_of(&arrived().read(&text(0, 0), &terms, &snapshot).unwrap()), text(1, 2));
+        let gone = self::terms(&[b"*:80"], &[b"a", b"b"]);
+        assert_eq!(check(&text(1, 0), &gone), None, "nobody listens there");
+        assert!(arrived().read(&text(1, 0), &gone, &snapshot).is_none());
+    }
+
+    #[test]
+    fn what_has_come_is_kept_as_it_is_packed() {
+        let (snapshot, mut same) = (snapshot(), terms(&[b"*:80", b"*:81"], &[b"a", b"b"]));
+        let sent = arrived().read(&text(1, 1), &same, &snapshot).unwrap();
+        let record = sent.travel().unwrap().done();
+        let arrive = |terms: &heir::Terms| {
+            let mut r = heir::Reader::new(&record);
+            r.number().unwrap();
+            Packed::arrive(&mut r, terms, &snapshot)
+        };
+        let dictionary = sent.dictionary().expect("a first text is a dictionary");
+        assert!(arrive(&same).is_none(), "the dictionary was not told");
+        same.learn(dictionary.number, &dictionary.text);
+        let here = arrive(&same).unwrap();
+        assert_eq!((here.sent, here.received), (5, 6));
+        assert_eq!(here.bytes, sent.bytes);
+        assert_eq!(text_of(&here), text(1, 1));
+        let mut others = terms(&[b"*:81", b"*:80"], &[b"b", b"c", b"a"]);
+        others.learn(dictionary.number, &dictionary.text);
+        assert_eq!(text_of(&arrive(&others).unwrap()), text(0, 0));
+        // One that is not taken is of use all the same.
+        let mut full = terms(&[b"*:80", b"*:81"], &[b"a", b"b"]);
+        full.learn(dictionary.number, &[&dictionary.text[..], b"x"].concat().into());
+        assert!(full.dictionary(dictionary.number, |_| None).is_some());
+        let by_text = memo::decompress_by(&dictionary.text, &sent.bytes);
+        assert_eq!(by_text, Some(text(1, 1)));
     }
 }

@@ -36,7 +36,7 @@ impl Shared {
         peer::write(&self.answer.chosen.peer, &mut w);
         write_attempts(attempts, &mut w);
         let names = self.packed.snapshot().clone();
-        Some(Papers::new(heir::Kind::Tunnel, w.done(), names))
+        Some(Papers::new(heir::Kind::Tunnel, w.done(), names).packed_with(self.packed.dictionary()))
     }
 
     /// What [`Shared::papers`] of another process said.

@@ -106,7 +106,8 @@ impl Resident for Parked {
             return None;
         }
         let bytes = self.held.travel(rest, self.packed.travel()?)?;
-        Some(Papers::new(Travels::Mqtt, bytes, self.packed.snapshot().clone()))
+        let papers = Papers::new(Travels::Mqtt, bytes, self.packed.snapshot().clone());
+        Some(papers.packed_with(self.packed.dictionary()))
     }
 
     fn stay(mut self: Box<Self>, ready: Ready, why: Stay) {
