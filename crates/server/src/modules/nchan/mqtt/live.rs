@@ -1,6 +1,7 @@
 //! A session while its client is connected: what becomes of the client's packets, and the packets that its messages make. From: `held`, `open`.
 //! Knows no socket; packets are bytes in and bytes out.
 
+pub(super) mod pack;
 mod travel;
 
 use super::super::{hub, names};
@@ -211,7 +212,7 @@ impl Live {
         let marks = Marks {
             at_most_once: publish.qos == 0,
             retain: publish.retain,
-            origin: self.session.origin,
+            origin: self.session.origin(),
             expiry: publish.properties.message_expiry,
             properties: &publish.properties.passed_on,
         };

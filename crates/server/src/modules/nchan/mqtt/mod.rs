@@ -12,6 +12,7 @@ mod parked;
 mod queue;
 mod rules;
 mod session;
+mod small;
 mod table;
 
 use super::{Conf, answer, groups, handler, websocket};
