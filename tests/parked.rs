@@ -435,7 +435,8 @@ fn silent_clients_of_mqtt_take_few_bytes() {
     let text = format!(
         "worker_processes 2; events {{ worker_connections 500; }} http {{ access_log off; nchan_mqtt_session_expiry 1m;
          server {{ listen 127.0.0.1:@PORT@; nchan_channel_group g; {CHANNELS} }}
-         server {{ listen 127.0.0.1:{} mqtt; nchan_channel_group g; location = /mqtt {{ nchan_mqtt; }} }} }}",
+         server {{ listen 127.0.0.1:{} mqtt; nchan_channel_group g;
+             location = /mqtt {{ nchan_mqtt; nchan_mqtt_publish all will own/$nchan_mqtt_client_id/#; }} }} }}",
         mqtt.number
     );
     let server = Site::whole(&text).start();
@@ -506,6 +507,11 @@ fn silent_clients_of_mqtt_take_few_bytes() {
     all[1].publish(0x32, "all", 7, "by one");
     assert_eq!(all[1].packet(), (0x40, vec![0, 7]));
     all.iter_mut().for_each(|client| assert_eq!(client.message(), "32 all #3 by one"));
+    // Each has its own rights still.
+    all[1].publish(0x32, &format!("own/{}/y", names[1]), 8, "mine");
+    assert_eq!((all[1].packet(), all[1].message()), ((0x40, vec![0, 8]), format!("30 own/{}/y mine", names[1])));
+    all[2].publish(0x32, &format!("own/{}/y", names[1]), 8, "not mine");
+    assert!(all[2].client.is_closed());
     drop((all, others));
     wills("gone");
     assert!(until_parked(&server, "mqtt", 1));

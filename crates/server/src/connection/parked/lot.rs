@@ -2,9 +2,7 @@
 
 use super::bill;
 use super::table::{Place, Table};
-use super::{
-    LINE, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion,
-};
+use super::{LINE, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion};
 use crate::worker::counters;
 use crate::worker::departure::{Papers, Traveller};
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};

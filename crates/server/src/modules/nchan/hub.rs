@@ -92,6 +92,9 @@ impl<T: Ord + Copy> Few<T> {
     }
 }
 
+/// What a place in the table of readers takes, bytes: sets of many are trees whose leaves are half full.
+pub(super) const READER_BYTES: usize = 12;
+
 /// Subscribers that were dropped since they were too slow.
 pub(super) static DROPPED: AtomicU64 = AtomicU64::new(0);
 
@@ -216,7 +219,8 @@ pub(super) struct Standing {
 
 /// Whether there may be something for a subscriber that is packed.
 pub(super) fn has_news(channel: usize, seen: u64) -> bool {
-    let has_changed = |hub: &Option<Hub>| Some(hub.as_ref()?.readers.get(&channel)?.channel.as_ref()?.has_changed(seen));
+    let has_changed =
+        |hub: &Option<Hub>| Some(hub.as_ref()?.readers.get(&channel)?.channel.as_ref()?.has_changed(seen));
     HUB.with_borrow(has_changed).unwrap_or(true)
 }
 

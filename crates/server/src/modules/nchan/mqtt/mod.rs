@@ -80,6 +80,16 @@ impl Conf {
         !self.authorize.is_empty()
     }
 
+    /// Whether each client may have topics of its own.
+    fn has_own_rules(&self) -> bool {
+        self.mqtt_publish.iter().chain(self.mqtt_subscribe.iter()).any(|filter| filter.value.as_fixed().is_none())
+    }
+
+    /// Whether each client may have a group of its own.
+    fn has_own_group(&self) -> bool {
+        self.group.as_fixed().is_none()
+    }
+
     /// Whether others are asked about messages, or told of subscriptions.
     fn tells_of_packets(&self) -> bool {
         [&self.upstream, &self.subscribe, &self.unsubscribe, &self.events_id].iter().any(|whom| !whom.is_empty())

@@ -3,9 +3,7 @@
 
 use super::super::redis::backend;
 use super::held::{End, Held, Step};
-use super::live::Live;
-use super::small::Small;
-use super::table;
+use super::small::{Small, Whole};
 use crate::connection;
 use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch, Words, block};
 use crate::connection::socket::Socket;
@@ -34,20 +32,8 @@ enum State {
     Gone,
 }
 
-/// A client with all that it takes.
-pub(super) struct Whole {
-    pub(super) packed: Packed,
-    pub(super) held: Held,
-    pub(super) place: u32,
-    /// What it took when it was parked, or became whole.
-    bytes: u32,
-}
-
 /// Where no client is parked.
 const NOWHERE: u32 = u32::MAX;
-
-/// By what another thread calls a client that is whole: `parked::waker`.
-const WAKER_BYTES: usize = 32;
 
 /// The connection, if it can be parked. One that is about to go on in another process goes from its task.
 pub(super) fn ready(kept: &Kept, socket: Socket) -> Result<Ready, Socket> {
@@ -87,14 +73,6 @@ pub fn arrive(
 }
 
 impl Whole {
-    fn new(packed: Packed, held: Held, place: u32) -> Box<Whole> {
-        let texts = |live: &Live| live.session.bytes() + block(live.owner.key().len());
-        let bytes_of = |live: &Live| block(size_of::<Live>()) + texts(live) + table::SLOT_BYTES + WAKER_BYTES;
-        let session = held.live.as_ref().map_or(0, |live| bytes_of(live));
-        let bytes = block(size_of::<Whole>()) - size_of::<Packed>() + packed.bytes() + session;
-        Box::new(Whole { packed, held, place, bytes: bytes as u32 })
-    }
-
     /// It is parked at its place.
     fn settle(&mut self) {
         if let Some(live) = &mut self.held.live {
@@ -131,7 +109,7 @@ impl Parked {
     /// All of it; it is nowhere else from then on.
     fn take(&mut self) -> Option<Box<Whole>> {
         match std::mem::replace(&mut self.state, State::Gone) {
-            State::Small(mut small) => small.open().map(|(packed, held)| Whole::new(packed, held, small.place())),
+            State::Small(mut small) => small.open(),
             State::Whole(whole) => Some(whole),
             State::Gone => None,
         }
@@ -204,7 +182,7 @@ impl Resident for Parked {
         block(size_of::<Parked>())
             + match &self.state {
                 State::Small(small) => small.bytes(),
-                State::Whole(whole) => whole.bytes as usize,
+                State::Whole(whole) => whole.bytes(),
                 State::Gone => 0,
             }
     }
@@ -295,7 +273,9 @@ impl Resident for Parked {
 
 #[cfg(test)]
 mod tests {
+    use super::super::live::Live;
     use super::super::small::bytes_of;
+    use super::super::table;
     use super::*;
 
     /// There are millions of them: what one takes that is silent, with the allocator's rounding and its shares of tables.

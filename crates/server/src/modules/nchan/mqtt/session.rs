@@ -4,12 +4,11 @@
 pub(super) mod pack;
 pub(super) mod travel;
 
-use super::super::hub::{self, Listening};
+use super::super::hub::{self, Listening, READER_BYTES};
 use super::super::names;
 use super::super::redis::backend::Backend;
 use super::queue::Queue;
 use super::rules::{self, Rules};
-use super::small::READER_BYTES;
 use crate::connection::parked::block;
 use push::limits::LEVEL_BYTES;
 use push::{Id, Keep, Message, Next, Options, Refused, Start};

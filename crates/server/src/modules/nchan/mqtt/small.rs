@@ -5,15 +5,15 @@
 //! record: session (`session::pack`) | live (`live`) | user, client: what its key is made of | bytes sent, received | request (`request::held::Packed`)
 //! ```
 
-use super::super::redis::backend::Backend;
+use super::super::hub::{self, READER_BYTES};
 use super::held::Held;
 use super::link::MqttLink;
 use super::live::pack::Shared;
-use super::live::{Live, Peer};
-use super::parked::Whole;
-use super::session::pack::{filters, has_news};
+use super::live::{BATCH, Live};
+use super::session::Outgoing;
+use super::session::pack::{filters, has_news, messages};
 use super::table;
-use crate::connection::parked::{Form, Next, Words, block};
+use crate::connection::parked::{Form, Kind, Next, Words, block, rebill};
 use crate::request::held::{Packed, Pieces, Rest};
 use crate::snapshot::{LocationId, ServerId, ThreadSnapshot};
 use heir::{Reader, Writer};
@@ -29,17 +29,13 @@ const MAX_KINDS: usize = 16;
 const PINGREQ: [u8; 2] = [0xc0, 0];
 const PINGRESP: [u8; 2] = [0xd0, 0];
 const WHOLE: &str = "what was packed here is whole";
-/// What a place in the thread's table of readers takes: its sets are trees whose leaves are half full.
-pub(super) const READER_BYTES: usize = 12;
 
 /// What clients have in common; or, with a rest, what one has that is like no other.
 struct Alike {
     snapshot: Rc<ThreadSnapshot>,
     server: ServerId,
     location: LocationId,
-    peer: Rc<Peer>,
-    group: Box<[u8]>,
-    backend: Option<Arc<Backend>>,
+    shared: Shared,
     connect_timeout_ms: u32,
     send_timeout_ms: u32,
     is_framed: bool,
@@ -61,6 +57,20 @@ impl Form for Pong {
     }
 }
 
+/// A client with all that it takes.
+pub(super) struct Whole {
+    pub(super) packed: Packed,
+    pub(super) held: Held,
+    pub(super) place: u32,
+    /// What it took when it was parked, or became whole.
+    bytes: u32,
+    /// What it has in common with others, once it was packed.
+    alike: Option<Rc<Alike>>,
+}
+
+/// By what another thread calls a client that is whole: `parked::waker`.
+const WAKER_BYTES: usize = 32;
+
 /// See the file's head.
 pub(super) struct Small {
     alike: Rc<Alike>,
@@ -80,6 +90,22 @@ pub(super) struct Small {
     is_alone: bool,
 }
 
+impl Whole {
+    /// One that is parked at this place, or is about to be.
+    pub(super) fn new(packed: Packed, held: Held, place: u32) -> Box<Whole> {
+        let texts = |live: &Live| live.session.bytes() + block(live.owner.key().len());
+        let bytes_of = |live: &Live| block(size_of::<Live>()) + texts(live) + table::SLOT_BYTES + WAKER_BYTES;
+        let session = held.live.as_ref().map_or(0, |live| bytes_of(live));
+        let bytes = block(size_of::<Whole>()) - size_of::<Packed>() + packed.bytes() + session;
+        Box::new(Whole { packed, held, place, bytes: bytes as u32, alike: None })
+    }
+
+    /// What it takes, bytes.
+    pub(super) fn bytes(&self) -> usize {
+        self.bytes as usize
+    }
+}
+
 impl Alike {
     /// The same for all clients that are alike.
     fn shared(self) -> Rc<Alike> {
@@ -87,7 +113,9 @@ impl Alike {
             return Rc::new(self);
         }
         KINDS.with_borrow_mut(|kinds| {
-            if let Some(known) = kinds.iter().filter_map(Weak::upgrade).find(|known| known.is_like(&self)) {
+            if let Some(known) =
+                kinds.iter().filter_map(Weak::upgrade).find(|known| !known.has_rest() && known.is_like(&self))
+            {
                 return known;
             }
             kinds.retain(|kind| kind.strong_count() > 0);
@@ -101,7 +129,7 @@ impl Alike {
     }
 
     fn is_like(&self, other: &Alike) -> bool {
-        let same_backend = match (&self.backend, &other.backend) {
+        let same_backend = match (&self.shared.backend, &other.shared.backend) {
             (None, None) => true,
             (Some(one), Some(other)) => Arc::ptr_eq(one, other),
             _ => false,
@@ -110,8 +138,8 @@ impl Alike {
         same_backend
             && Rc::ptr_eq(&self.snapshot, &other.snapshot)
             && (self.server, self.location) == (other.server, other.location)
-            && Rc::ptr_eq(&self.peer, &other.peer)
-            && self.group == other.group
+            && Rc::ptr_eq(&self.shared.peer, &other.shared.peer)
+            && self.shared.group == other.shared.group
             && times(self) == times(other)
     }
 
@@ -127,7 +155,9 @@ impl Alike {
         let rest = self.rest.take();
         let bytes = rest.as_ref().map_or(0, |rest| rest.bytes());
         self.rest.set(rest);
-        block(size_of::<Alike>() + 2 * size_of::<usize>()) + block(self.group.len()) + bytes
+        let counts = 2 * size_of::<usize>();
+        let group = self.shared.group.as_ref().map_or(0, |group| block(counts + group.len()));
+        block(size_of::<Alike>() + counts) + group + bytes
     }
 }
 
@@ -137,46 +167,46 @@ impl Small {
         let mut whole = whole;
         let Whole { held, place, .. } = &mut *whole;
         let Some(live) = held.live.as_mut().filter(|live| live.is_at_rest()) else { return Err(whole) };
-        if held.over.is_some() || !held.link.is_idle() || table::parts(live.owner.key()).is_none() || !live.owner.rest(*place) {
+        if held.over.is_some()
+            || !held.link.is_idle()
+            || table::parts(live.owner.key()).is_none()
+            || !live.owner.rest(*place)
+        {
             return Err(whole);
         }
-        let Whole { packed, held, place, .. } = *whole;
+        let Whole { packed, held, place, alike, .. } = *whole;
         let Held { link, live, heard_ms, connect_timeout_ms, send_timeout_ms, stays, .. } = held;
         let live = live.expect("it was there a moment ago");
         let Pieces { snapshot, server, location, bytes, rest, sent, received } = packed.apart();
+        let alike = match alike {
+            // What was its alone is so still.
+            Some(alike) if rest.is_none() || Rc::strong_count(&alike) == 1 => {
+                alike.rest.set(rest);
+                alike
+            }
+            _ => {
+                let (shared, is_framed, rest) = (Shared::of(&live), link.is_framed(), Cell::new(rest));
+                Alike { snapshot, server, location, shared, connect_timeout_ms, send_timeout_ms, is_framed, rest }
+                    .shared()
+            }
+        };
         let mut w = Writer::with_room(b"", bytes.len() + 128);
-        let Shared { peer, group, backend } = live.pack(&mut w);
+        live.pack(&mut w);
         [sent, received].into_iter().for_each(|number| w.number(number));
         let record = [&w.done()[..], &bytes].concat().into();
-        let is_framed = link.is_framed();
-        let rest = Cell::new(rest);
-        let alike = Alike {
-            snapshot,
-            server,
-            location,
-            peer,
-            group,
-            backend,
-            connect_timeout_ms,
-            send_timeout_ms,
-            is_framed,
-            rest,
-        };
-        let alike = alike.shared();
         let is_alone = Rc::strong_count(&alike) == 1;
         Ok(Small { alike, record, heard_ms, place, sent: 0, received: 0, pings: 0, stays, is_alone })
     }
 
     /// The client as it was before it was packed. None: it has been unpacked.
-    pub(super) fn open(&mut self) -> Option<(Packed, Held)> {
+    pub(super) fn open(&mut self) -> Option<Box<Whole>> {
         let record = std::mem::take(&mut self.record);
         if record.is_empty() {
             return None;
         }
-        let Alike { snapshot, server, location, peer, group, backend, .. } = &*self.alike;
+        let Alike { snapshot, server, location, shared, .. } = &*self.alike;
         let mut r = Reader::new(&record);
-        let shared = Shared { peer: peer.clone(), group: group.clone(), backend: backend.clone() };
-        let live = Some(Live::unpack(&mut r, self.place, shared).expect(WHOLE));
+        let live = Some(Live::unpack(&mut r, self.place, shared.clone()).expect(WHOLE));
         let (sent, received) = (r.number().unwrap_or(0), r.number().unwrap_or(0));
         let packed = Packed::of_pieces(Pieces {
             snapshot: snapshot.clone(),
@@ -199,12 +229,9 @@ impl Small {
             stays: self.stays,
         };
         (0..std::mem::take(&mut self.pings)).for_each(|_| held.say(&PINGRESP));
-        Some((packed, held))
-    }
-
-    /// Where it is parked.
-    pub(super) fn place(&self) -> u32 {
-        self.place
+        let mut whole = Whole::new(packed, held, self.place);
+        whole.alike = Some(self.alike.clone());
+        Some(whole)
     }
 
     /// What it takes beside itself, bytes.
@@ -244,14 +271,35 @@ impl Small {
             return Some(Next::Say(Words::Shared(PONG.with(Arc::clone), 0)));
         }
         if has_news(&self.record) {
-            return None;
+            let packets = self.deliver()?;
+            if !packets.is_empty() {
+                return Some(Next::Say(Words::Own(packets.into())));
+            }
         }
-        let (keep_alive_ms, now) = (self.alike.peer.keep_alive_ms, clock::monotonic_ms());
+        let (keep_alive_ms, now) = (self.alike.shared.peer.keep_alive_ms, clock::monotonic_ms());
         if keep_alive_ms == 0 {
             return Some(Next::Rest(None));
         }
         let until_ms = self.heard_ms + keep_alive_ms;
         (until_ms > now).then_some(Next::Rest(Some(until_ms)))
+    }
+}
+
+impl Small {
+    /// The packets of messages that there are for the client. None: it has to be whole to get them.
+    fn deliver(&mut self) -> Option<Vec<u8>> {
+        let Alike { shared: Shared { peer, group, backend }, is_framed: false, .. } = &*self.alike else { return None };
+        let (group, now) = (group.as_deref()?, hub::now());
+        let mut out = Vec::new();
+        let put = |outgoing: &Outgoing| {
+            peer.packet(outgoing, None, false, now, &mut out);
+            out.len() < BATCH
+        };
+        let (record, is_lost) = messages(&self.record, self.place, (group, backend.as_deref()), put)?;
+        let before = self.bytes();
+        self.record = record[..].into();
+        rebill(Kind::Mqtt, before, self.bytes());
+        (!is_lost || !out.is_empty()).then_some(out)
     }
 }
 

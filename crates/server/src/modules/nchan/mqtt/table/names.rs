@@ -102,7 +102,8 @@ mod tests {
 
     /// Names as a hash would make them.
     fn name(number: u32) -> Name {
-        let mix = |seed: u64| (u64::from(number) + 1).wrapping_mul(seed).rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
+        let mix =
+            |seed: u64| (u64::from(number) + 1).wrapping_mul(seed).rotate_left(29).wrapping_mul(0x9e37_79b9_7f4a_7c15);
         [mix(0xff51_afd7_ed55_8ccd), mix(0xc4ce_b9fe_1a85_ec53)]
     }
 
