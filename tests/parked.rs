@@ -1,6 +1,7 @@
 //! Connections that are parked: more of them than descriptors, and nobody sees a difference.
 
 use crate::harness::{Client, Json, Port, Server, Site, wait};
+use crate::mqtt::{self, Mqtt};
 use rustix::process::Signal;
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -424,6 +425,100 @@ fn clients_of_mqtt_are_parked() {
     assert!(silent.is_closed());
     drop((all, other));
     assert!(until_parked(&server, "mqtt", 0));
+}
+
+/// What a silent one has is packed, and is there again whatever happens to it.
+#[test]
+fn silent_clients_of_mqtt_take_few_bytes() {
+    const COUNT: usize = 100;
+    let mqtt = Port::reserve();
+    let text = format!(
+        "worker_processes 2; events {{ worker_connections 500; }} http {{ access_log off; nchan_mqtt_session_expiry 1m;
+         server {{ listen 127.0.0.1:@PORT@; nchan_channel_group g; {CHANNELS} }}
+         server {{ listen 127.0.0.1:{} mqtt; nchan_channel_group g;
+             location = /mqtt {{ nchan_mqtt; nchan_mqtt_publish all will own/$nchan_mqtt_client_id/#; }} }} }}",
+        mqtt.number
+    );
+    let server = Site::whole(&text).start();
+    let names: Vec<&str> = (0..COUNT).map(|number| &*format!("client-of-mqtt-{number}").leak()).collect();
+    let connect = |name: &'static str, is_present| {
+        let will = Some(("will", name));
+        let connect = mqtt::Connect { clean: false, keep_alive: 60, will, ..mqtt::Connect::three(name) };
+        Mqtt::connect(mqtt.number, &connect, is_present)
+    };
+    let open = |name: &'static str| {
+        let mut client = connect(name, false);
+        assert_eq!((client.subscribe("all", 1), client.subscribe(&format!("own/{name}/+"), 0)), (1, 0));
+        client
+    };
+    let mut watcher = Mqtt::connect(mqtt.number, &mqtt::Connect::three("watcher"), false);
+    assert_eq!(watcher.subscribe("will", 0), 0);
+    if !until_parked(&server, "mqtt", 1) {
+        return;
+    }
+    let mut all: Vec<Mqtt> = names.iter().map(|name| open(name)).collect();
+    assert!(until_parked(&server, "mqtt", COUNT + 1));
+    let each = || memory(&server).number("connections.parked.mqtt.user_bytes") / (COUNT + 1) as f64;
+    // Two filters, a will, and some 50 bytes of rules that are each client's own.
+    let are_small = || wait(|| each() < 360.0);
+    assert!(are_small(), "{} B each", each());
+    println!("{} B each", each());
+    // Pings: one, two at once, and one in halves.
+    all.iter_mut().for_each(Mqtt::is_quiet);
+    all[0].send(b"\xc0\0\xc0\0\xc0");
+    assert_eq!((all[0].packet(), all[0].packet()), ((0xd0, vec![]), (0xd0, vec![])));
+    all[0].send(b"\0");
+    assert_eq!(all[0].packet(), (0xd0, vec![]));
+    // What is not confirmed is not packed, and comes again by the connection that takes the session over.
+    for text in ["first", "other"] {
+        say(&server, "all", text);
+        let id = if text == "first" { 1 } else { 2 };
+        for client in &mut all {
+            assert_eq!(client.message(), format!("32 all #{id} {text}"));
+            if id == 1 {
+                client.send(b"\x40\x02\0\x01");
+            }
+        }
+        assert_eq!(id == 1 && are_small(), id == 1, "{} B each", each());
+    }
+    assert!(each() > 500.0, "{} B each", each());
+    let mut others: Vec<Mqtt> = names.iter().map(|name| connect(name, true)).collect();
+    for client in &mut others {
+        assert_eq!(client.message(), "3a all #2 other");
+        client.send(b"\x40\x02\0\x02");
+    }
+    assert!(all.iter_mut().all(|client| client.client.is_closed()));
+    let mut wills = |how: &str| {
+        let mut said: Vec<String> = (0..COUNT).map(|_| watcher.message()).collect();
+        said.sort_unstable();
+        said.dedup();
+        assert_eq!(said.len(), COUNT, "{how}: {said:?}");
+    };
+    wills("taken over");
+    assert!(are_small(), "{} B each", each());
+    // Once more, from where they are packed.
+    all = names.iter().map(|name| connect(name, true)).collect();
+    assert!(others.iter_mut().all(|client| client.client.is_closed()));
+    wills("taken over while packed");
+    assert!(are_small(), "{} B each", each());
+    for (name, client) in names.iter().zip(&mut all) {
+        say(&server, &format!("own/{name}/x"), "mine");
+        assert_eq!(client.message(), format!("30 own/{name}/x mine"));
+    }
+    all[1].publish(0x32, "all", 7, "by one");
+    assert_eq!(all[1].packet(), (0x40, vec![0, 7]));
+    all.iter_mut().for_each(|client| assert_eq!(client.message(), "32 all #3 by one"));
+    // Each has its own rights still.
+    all[1].publish(0x32, &format!("own/{}/y", names[1]), 8, "mine");
+    assert_eq!((all[1].packet(), all[1].message()), ((0x40, vec![0, 8]), format!("30 own/{}/y mine", names[1])));
+    all[2].publish(0x32, &format!("own/{}/y", names[1]), 8, "not mine");
+    assert!(all[2].client.is_closed());
+    drop((all, others));
+    wills("gone");
+    assert!(until_parked(&server, "mqtt", 1));
+    drop(watcher);
+    assert!(wait(|| memory(&server).number("connections.parked.mqtt.user_bytes") == 0.0));
+    assert_eq!(server.error_log().matches("[alert]").count(), 0, "{}", server.error_log());
 }
 
 #[test]

@@ -181,6 +181,11 @@ impl Channel {
         state.info()
     }
 
+    /// Whether something has happened to it since a subscriber found nothing more there ([`Seat::seen`](crate::Seat::seen)).
+    pub fn has_changed(&self, seen: u64) -> bool {
+        self.latest() != seen
+    }
+
     pub(crate) fn latest(&self) -> u64 {
         self.latest.load(Ordering::Acquire)
     }

@@ -29,4 +29,4 @@ pub use message::{Draft, Marks, Message};
 pub use packed::{NotPacked, Packed};
 pub use render::{multipart_part, with_meta};
 pub use store::{Arrived, Keep, Now, Published, Refused, Store, Sums, Whom};
-pub use subscription::{Next, Options, Start, Subscription};
+pub use subscription::{Next, Options, Seat, Start, Subscription};

@@ -65,6 +65,18 @@ pub(crate) struct Place {
     seen: u64,
 }
 
+/// Where the subscriber of one channel stands, for who keeps millions of them in few bytes. It counts in its channel, and its thread's mailbox is
+/// told, until it is a subscription again: whoever lets go of it makes it one first.
+#[derive(Debug)]
+pub struct Seat {
+    /// The channel.
+    pub channel: Arc<Channel>,
+    /// The message that it has had last.
+    pub after: Id,
+    /// What [`Channel::has_changed`] is asked.
+    pub seen: u64,
+}
+
 /// One channel is usual, and needs no allocation.
 #[derive(Debug)]
 enum Places {
@@ -98,6 +110,28 @@ impl Subscription {
             }
         };
         Subscription { places, mailbox, active: u32::MAX }
+    }
+
+    /// Takes it apart, if it has one channel: nothing is left of it here. [`Subscription::of_seat`] is the same backwards.
+    pub fn take_seat(&mut self) -> Option<Seat> {
+        match std::mem::replace(&mut self.places, Places::Many(Box::default())) {
+            Places::One(Place { channel, after, seen }) => Some(Seat { channel, after, seen }),
+            many => {
+                self.places = many;
+                None
+            }
+        }
+    }
+
+    /// What was taken apart by the thread of this mailbox, which it still is the subscriber of.
+    pub fn of_seat(seat: Seat, mailbox: Arc<Mailbox>) -> Subscription {
+        let Seat { channel, after, seen } = seat;
+        Subscription { places: Places::One(Place { channel, after, seen }), mailbox, active: u32::MAX }
+    }
+
+    /// Whether it has one channel.
+    pub fn is_single(&self) -> bool {
+        matches!(self.places, Places::One(_))
     }
 
     /// Its channels.

@@ -17,7 +17,7 @@ mod secured;
 mod table;
 mod whose;
 
-pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, descriptors, held_without_rings, most_of};
+pub use bill::{Bill, Kind, LIST_BYTES, TYPICAL_BYTES, bill, block, descriptors, held_without_rings, most_of, rebill};
 pub use whose::{Whose, read_address, read_header, write_address, write_header};
 
 use super::reuse;
@@ -106,7 +106,7 @@ pub trait Resident {
     fn is_client(&self) -> bool {
         true
     }
-    /// What it takes, bytes; always the same.
+    /// What it takes, bytes. It says by [`rebill`] when that changes while it is parked.
     fn bytes(&self) -> usize;
     /// What it wants to hear.
     fn watch(&self) -> Watch;
@@ -272,8 +272,45 @@ struct Caller {
     place: u32,
 }
 
+/// A thread's number, and what calls to it go by.
+struct Line {
+    number: u32,
+    calls: Arc<Calls>,
+}
+
+/// What calls to each thread go by. A thread that has ended has its number no more.
+static LINES: Mutex<Vec<Arc<Calls>>> = Mutex::new(Vec::new());
+
 thread_local! {
-    static CALLS: Arc<Calls> = Arc::new(Calls { task: Mutex::new(None), places: Mutex::new(Vec::new()) });
+    static LINE: Line = Line::open();
+}
+
+impl Line {
+    fn open() -> Line {
+        let calls = Arc::new(Calls { task: Mutex::new(None), places: Mutex::new(Vec::new()) });
+        let mut lines = LINES.lock().expect(NO_PANIC);
+        let number = match lines.iter().position(|line| Arc::strong_count(line) == 1) {
+            Some(free) => {
+                lines[free] = calls.clone();
+                free
+            }
+            None => {
+                lines.push(calls.clone());
+                lines.len() - 1
+            }
+        };
+        Line { number: number as u32, calls }
+    }
+}
+
+impl Calls {
+    /// Has the resident at a place be asked.
+    fn call(&self, place: u32) {
+        self.places.lock().expect(NO_PANIC).push(place);
+        if let Some(task) = &*self.task.lock().expect(NO_PANIC) {
+            task.wake_by_ref();
+        }
+    }
 }
 
 const NO_PANIC: &str = "nothing panics while it is locked";
@@ -284,16 +321,24 @@ impl Wake for Caller {
     }
 
     fn wake_by_ref(self: &Arc<Self>) {
-        self.calls.places.lock().expect(NO_PANIC).push(self.place);
-        if let Some(task) = &*self.calls.task.lock().expect(NO_PANIC) {
-            task.wake_by_ref();
-        }
+        self.calls.call(self.place);
     }
+}
+
+/// This thread's number, for [`call`].
+pub fn thread() -> u32 {
+    LINE.with(|line| line.number)
+}
+
+/// Has the resident at a place of a thread be asked, as [`waker`] does, for who keeps no waker of each.
+pub fn call(thread: u32, place: u32) {
+    let calls = LINES.lock().expect(NO_PANIC).get(thread as usize).cloned();
+    calls.into_iter().for_each(|calls| calls.call(place));
 }
 
 /// Has the resident at a place of this thread be asked, whichever thread wakes it. Who stands there later may be asked in vain.
 pub fn waker(place: u32) -> Waker {
-    CALLS.with(|calls| Arc::new(Caller { calls: calls.clone(), place })).into()
+    LINE.with(|line| Arc::new(Caller { calls: line.calls.clone(), place })).into()
 }
 
 /// The log says once in a process why nothing can be parked.
@@ -417,7 +462,7 @@ fn release(leaver: Leaver) {
 async fn serve() {
     let timer = Timer::new();
     poll_fn(|cx| {
-        CALLS.with(|calls| *calls.task.lock().expect(NO_PANIC) = Some(cx.waker().clone()));
+        LINE.with(|line| *line.calls.task.lock().expect(NO_PANIC) = Some(cx.waker().clone()));
         Poll::Ready(())
     })
     .await;

@@ -5,7 +5,7 @@
 mod memo;
 mod pack;
 
-pub use pack::{Packed, Reader, Unpacked, Writer};
+pub use pack::{Packed, Pieces, Reader, Rest, Unpacked, Writer};
 
 use super::arena::Span;
 use super::headers::{HeaderLine, HeaderOut, KnownHeader};

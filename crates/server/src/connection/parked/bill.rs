@@ -69,6 +69,21 @@ pub(super) fn count(resident: &dyn Resident, by: i64) {
     mine.add(at + 1, (by * resident.bytes() as i64) as u64);
 }
 
+/// What a resident takes has changed.
+pub fn rebill(kind: Kind, before: usize, now: usize) {
+    PARKED.mine().add(2 * kind as usize + 1, (now as u64).wrapping_sub(before as u64));
+}
+
+/// What the allocator (mimalloc) takes for so many bytes: its sizes are steps of 16 bytes at first, then four for each doubling.
+pub const fn block(bytes: usize) -> usize {
+    match bytes {
+        0 => 0,
+        1..=8 => 8,
+        9..=64 => bytes.next_multiple_of(16),
+        _ => bytes.next_multiple_of(1 << ((bytes - 1).ilog2() - 2)),
+    }
+}
+
 /// What is parked of a kind, in all threads.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bill {

@@ -2,9 +2,7 @@
 
 use super::bill;
 use super::table::{Place, Table};
-use super::{
-    CALLS, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion,
-};
+use super::{LINE, Leaver, NO_PANIC, Next, Resident, SOURCES, Watch, Words, has_seat, shut, traveller, with_companion};
 use crate::worker::counters;
 use crate::worker::departure::{Papers, Traveller};
 use rings::{CLOSED, News, READABLE, Refused, Rings, Side, Spot, WRITABLE};
@@ -134,7 +132,7 @@ impl Lot {
             self.rings.gather();
         }
         let Lot { table, looks, .. } = self;
-        CALLS.with(|calls| looks.extend(calls.places.lock().expect(NO_PANIC).drain(..)));
+        LINE.with(|line| looks.extend(line.calls.places.lock().expect(NO_PANIC).drain(..)));
         table.passed(clock::monotonic_ms(), |number| looks.push_back(number));
         self.say_goodbye();
         for _ in 0..PORTION {

@@ -2,7 +2,7 @@
 
 use super::mqtt;
 use crate::connection::parked;
-use push::{Channel, Mailbox, Store, Subscription};
+use push::{Channel, Id, Mailbox, Seat, Store, Subscription};
 use runtime::timer::Timer;
 use runtime::{TaskId, clock};
 use std::cell::RefCell;
@@ -34,6 +34,9 @@ struct Hub {
 struct Readers {
     tasks: Few<TaskId>,
     parked: Few<u32>,
+    /// The channel, for those who are packed, and how many they are.
+    channel: Option<Arc<Channel>>,
+    packed: u32,
     /// It is in `changed`, where nobody has gone through it yet: it need not be there twice.
     is_listed: bool,
 }
@@ -88,6 +91,9 @@ impl<T: Ord + Copy> Few<T> {
         one.into_iter().chain(many.into_iter().flatten())
     }
 }
+
+/// What a place in the table of readers takes, bytes: sets of many are trees whose leaves are half full.
+pub(super) const READER_BYTES: usize = 12;
 
 /// Subscribers that were dropped since they were too slow.
 pub(super) static DROPPED: AtomicU64 = AtomicU64::new(0);
@@ -200,6 +206,24 @@ pub(super) struct Listening {
     wakes: Wakes,
 }
 
+/// Where a subscriber stands that is parked and packed: the thread's table has its channel as long as it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Standing {
+    /// The channel's address.
+    pub(super) channel: usize,
+    /// The message that it has had last.
+    pub(super) after: Id,
+    /// What the channel is asked whether there is another.
+    pub(super) seen: u64,
+}
+
+/// Whether there may be something for a subscriber that is packed.
+pub(super) fn has_news(channel: usize, seen: u64) -> bool {
+    let has_changed =
+        |hub: &Option<Hub>| Some(hub.as_ref()?.readers.get(&channel)?.channel.as_ref()?.has_changed(seen));
+    HUB.with_borrow(has_changed).unwrap_or(true)
+}
+
 /// Who is woken by a message.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Wakes {
@@ -228,6 +252,27 @@ impl Listening {
             parked::listen_to(name_parked);
             self.have_woken(Wakes::Parked(place));
         }
+    }
+
+    /// Whether [`Listening::pack`] can pack it.
+    pub(super) fn may_pack(&self) -> bool {
+        matches!(self.wakes, Wakes::Parked(_)) && self.subscription.is_single()
+    }
+
+    /// Packs it, as long as it is parked: nothing is left of it here. [`Standing::unpack`] is the same backwards.
+    pub(super) fn pack(&mut self) -> Option<Standing> {
+        if !self.may_pack() {
+            return None;
+        }
+        let key = address(self.subscription.channels().next()?);
+        HUB.with_borrow_mut(|hub| {
+            let readers = hub.as_mut()?.readers.get_mut(&key)?;
+            let Seat { channel, after, seen } = self.subscription.take_seat()?;
+            self.wakes = Wakes::Nobody;
+            readers.packed += 1;
+            readers.channel.get_or_insert(channel);
+            Some(Standing { channel: key, after, seen })
+        })
     }
 
     /// It is parked no longer.
@@ -285,6 +330,26 @@ impl Listening {
     }
 }
 
+impl Standing {
+    /// The subscription again, of who is parked at this place. None: the thread ends, and its table is gone.
+    pub(super) fn unpack(self, place: u32) -> Option<Listening> {
+        let Standing { channel, after, seen } = self;
+        let take = |hub: &RefCell<Option<Hub>>| {
+            let mut hub = hub.borrow_mut();
+            let hub = hub.as_mut()?;
+            let readers = hub.readers.get_mut(&channel)?;
+            readers.packed -= 1;
+            let channel = match readers.packed {
+                0 => readers.channel.take()?,
+                _ => readers.channel.clone()?,
+            };
+            Some(Subscription::of_seat(Seat { channel, after, seen }, hub.mailbox.clone()))
+        };
+        let subscription = HUB.try_with(take).ok().flatten()?;
+        Some(Listening { subscription, wakes: Wakes::Parked(place) })
+    }
+}
+
 impl Drop for Listening {
     fn drop(&mut self) {
         self.leave();
@@ -316,6 +381,6 @@ mod tests {
             assert!(few.behind(Some(4)).eq(all.iter().copied().filter(|n| *n > 4)));
             assert_eq!(few.is_empty(), all.is_empty());
         }
-        assert!(size_of::<Readers>() <= 40, "{}", size_of::<Readers>());
+        assert!(size_of::<Readers>() <= 48, "{}", size_of::<Readers>());
     }
 }

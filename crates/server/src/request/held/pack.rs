@@ -36,7 +36,8 @@ pub struct Packed {
     server: ServerId,
 }
 
-struct Rest {
+/// What few requests have, and what cannot be written down.
+pub struct Rest {
     contexts: Contexts,
     attempts: Option<Box<Attempts>>,
     proxy_protocol: Option<Rc<Header>>,
@@ -51,6 +52,24 @@ pub struct Unpacked {
     pub socket: Socket,
     /// The connection's client, which may be another than the request's (`realip`).
     pub client: Rc<Client>,
+}
+
+/// What a packed request is made of, for who packs it once more, with what belongs to it.
+pub struct Pieces {
+    /// The snapshot it began with.
+    pub snapshot: Rc<ThreadSnapshot>,
+    /// Its server.
+    pub server: ServerId,
+    /// Its location.
+    pub location: LocationId,
+    /// What is written down, in few bytes.
+    pub bytes: Box<[u8]>,
+    /// What is not.
+    pub rest: Option<Box<Rest>>,
+    /// See [`Packed::sent`].
+    pub sent: u64,
+    /// See [`Packed::received`].
+    pub received: u64,
 }
 
 /// What a request's log lines say it is action, by number.
@@ -89,6 +108,20 @@ impl Packed {
         Packed { snapshot: Some(snapshot), bytes, rest, sent, received: request_length, location, server }
     }
 
+    /// Takes it apart. It counts as under way as long as its pieces are there; [`Packed::of_pieces`] is the same backwards.
+    pub fn apart(mut self) -> Pieces {
+        let snapshot = self.snapshot.take().expect("it is unpacked once, when it goes");
+        let (bytes, rest) = (std::mem::take(&mut self.bytes), self.rest.take());
+        let Packed { server, location, sent, received, .. } = &self;
+        Pieces { snapshot, server: *server, location: *location, bytes, rest, sent: *sent, received: *received }
+    }
+
+    /// See [`Packed::apart`].
+    pub fn of_pieces(pieces: Pieces) -> Packed {
+        let Pieces { snapshot, server, location, bytes, rest, sent, received } = pieces;
+        Packed { snapshot: Some(snapshot), bytes, rest, sent, received, location, server }
+    }
+
     /// The snapshot it began with.
     pub fn snapshot(&self) -> &Rc<ThreadSnapshot> {
         self.snapshot.as_ref().expect("it is unpacked once, when it goes")
@@ -111,9 +144,7 @@ impl Packed {
 
     /// What it takes, bytes.
     pub fn bytes(&self) -> usize {
-        let rest = self.rest.as_ref();
-        let facts = rest.and_then(|rest| rest.tls.as_ref()).map_or(0, |facts| facts.bytes());
-        size_of::<Packed>() + self.bytes.len() + rest.map_or(0, |_| size_of::<Rest>()) + facts
+        size_of::<Packed>() + self.bytes.len() + self.rest.as_ref().map_or(0, |rest| rest.bytes())
     }
 
     /// The request's parts again, on its connection.
@@ -331,6 +362,11 @@ impl Drop for Packed {
 }
 
 impl Rest {
+    /// What it takes, bytes.
+    pub fn bytes(&self) -> usize {
+        size_of::<Rest>() + self.tls.as_ref().map_or(0, |facts| facts.bytes())
+    }
+
     fn may_go(&self) -> bool {
         self.contexts.may_go()
     }

@@ -39,10 +39,10 @@ pub(super) struct Held {
     /// When the client was heard of last, ms.
     pub(super) heard_ms: u64,
     /// When it took something of what is written, ms.
-    took_ms: u64,
+    pub(super) took_ms: u64,
     /// How long a CONNECT may take, and the client to take something of what is written, ms.
-    connect_timeout_ms: u32,
-    send_timeout_ms: u32,
+    pub(super) connect_timeout_ms: u32,
+    pub(super) send_timeout_ms: u32,
     /// Everything is over when what is to be said is written.
     pub(super) over: Option<End>,
     /// It does not go on in another process.

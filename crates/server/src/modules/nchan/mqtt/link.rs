@@ -55,6 +55,16 @@ impl MqttLink {
         MqttLink { frames: Some(Box::default()), ..MqttLink::plain() }
     }
 
+    /// Whether nothing is under way; nothing of a frame either.
+    pub(super) fn is_idle(&self) -> bool {
+        self.buffers.is_none() && self.frames.as_ref().is_none_or(|frames| frames.is_empty())
+    }
+
+    /// Whether packets come in frames.
+    pub(super) fn is_framed(&self) -> bool {
+        self.frames.is_some()
+    }
+
     /// Bytes that are under way, in either direction.
     pub(super) fn len(&self) -> usize {
         self.unread().len() + self.unsent().len()

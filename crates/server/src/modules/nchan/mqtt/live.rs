@@ -1,6 +1,7 @@
 //! A session while its client is connected: what becomes of the client's packets, and the packets that its messages make. From: `held`, `open`.
 //! Knows no socket; packets are bytes in and bytes out.
 
+pub(super) mod pack;
 mod travel;
 
 use super::super::{hub, names};
@@ -35,7 +36,7 @@ thread_local! {
 }
 
 /// What a client may and can, as of its CONNECT.
-#[derive(PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 pub(super) struct Peer {
     pub(super) version: Version,
     /// Messages at QoS 1 that may be under way to it.
@@ -56,6 +57,9 @@ pub(super) struct Peer {
     pub(super) asks: bool,
     /// Others are asked about its messages, or told of its subscriptions: that, too.
     pub(super) tells: bool,
+    /// Its rules, or its group, may be like those of no other client.
+    pub(super) own_rules: bool,
+    pub(super) own_group: bool,
 }
 
 /// A session and its client.
@@ -92,6 +96,9 @@ pub(super) enum After {
 impl Peer {
     /// The same for all clients that are alike.
     pub(super) fn shared(self) -> Rc<Peer> {
+        if self.has_rules_of_its_own() {
+            return Rc::new(self);
+        }
         KINDS.with_borrow_mut(|kinds| {
             if let Some(known) = kinds.iter().find(|known| ***known == self) {
                 return known.clone();
@@ -103,6 +110,42 @@ impl Peer {
             kinds.push_back(peer.clone());
             peer
         })
+    }
+
+    /// Whether it has rules that are the client's alone.
+    pub(super) fn has_rules_of_its_own(&self) -> bool {
+        self.own_rules && (self.may_publish != Rules::default() || self.may_subscribe != Rules::default())
+    }
+
+    /// What a peer with rules of its own has in common with others.
+    pub(super) fn without_rules(&self) -> Rc<Peer> {
+        let none = Rules::default;
+        Peer { may_publish: none(), may_subscribe: none(), ..self.clone() }.shared()
+    }
+
+    /// Appends the packet of a message. False: it is not for the client, since it is too old or too large (section 3.1.2.11.4).
+    pub(super) fn packet(&self, outgoing: &Outgoing, id: Option<u16>, dup: bool, now: i64, out: &mut Vec<u8>) -> bool {
+        let message = &outgoing.message;
+        if message.is_over(now) {
+            return false;
+        }
+        let marks = message.marks(now);
+        let packet = answer::Message {
+            dup,
+            id,
+            retain: outgoing.retain,
+            topic: &outgoing.topic,
+            payload: message.data(),
+            expiry: marks.expiry,
+            content_type: message.content_type(),
+            subscription: outgoing.number,
+            properties: marks.properties,
+        };
+        if answer::publish_size(&packet) > self.max_out {
+            return false;
+        }
+        answer::publish(self.version, &packet, out);
+        true
     }
 }
 
@@ -134,7 +177,7 @@ impl Live {
     fn send_again(&mut self, out: &mut Vec<u8>) {
         let flight = self.session.flight.take();
         for (id, outgoing) in flight {
-            if self.write(&outgoing, Some(id), true, hub::now(), out) {
+            if self.peer.packet(&outgoing, Some(id), true, hub::now(), out) {
                 self.session.flight.push((id, outgoing));
             }
         }
@@ -211,7 +254,7 @@ impl Live {
         let marks = Marks {
             at_most_once: publish.qos == 0,
             retain: publish.retain,
-            origin: self.session.origin,
+            origin: self.session.origin(),
             expiry: publish.properties.message_expiry,
             properties: &publish.properties.passed_on,
         };
@@ -293,11 +336,11 @@ impl Live {
                 },
             };
             if outgoing.qos == 0 {
-                self.write(&outgoing, None, false, now, out);
+                self.peer.packet(&outgoing, None, false, now, out);
                 continue;
             }
             let id = self.session.new_id();
-            if self.write(&outgoing, Some(id), false, now, out) {
+            if self.peer.packet(&outgoing, Some(id), false, now, out) {
                 self.session.flight.push((id, outgoing));
             }
         }
@@ -324,30 +367,5 @@ impl Live {
             let qos = if message.marks(now).at_most_once { 0 } else { scan.qos };
             return Some(Outgoing { message, topic, qos, retain: true, number: scan.number });
         }
-    }
-
-    /// Appends the packet of a message. False: it is not for the client, since it is too old or too large (section 3.1.2.11.4).
-    fn write(&self, outgoing: &Outgoing, id: Option<u16>, dup: bool, now: i64, out: &mut Vec<u8>) -> bool {
-        let message = &outgoing.message;
-        if message.is_over(now) {
-            return false;
-        }
-        let marks = message.marks(now);
-        let packet = answer::Message {
-            dup,
-            id,
-            retain: outgoing.retain,
-            topic: &outgoing.topic,
-            payload: message.data(),
-            expiry: marks.expiry,
-            content_type: message.content_type(),
-            subscription: outgoing.number,
-            properties: marks.properties,
-        };
-        if answer::publish_size(&packet) > self.peer.max_out {
-            return false;
-        }
-        answer::publish(self.peer.version, &packet, out);
-        true
     }
 }

@@ -12,6 +12,7 @@ mod parked;
 mod queue;
 mod rules;
 mod session;
+mod small;
 mod table;
 
 use super::{Conf, answer, groups, handler, websocket};
@@ -77,6 +78,16 @@ impl Conf {
     /// Whether an authority is asked about topics.
     fn asks_about_topics(&self) -> bool {
         !self.authorize.is_empty()
+    }
+
+    /// Whether each client may have topics of its own.
+    fn has_own_rules(&self) -> bool {
+        self.mqtt_publish.iter().chain(self.mqtt_subscribe.iter()).any(|filter| filter.value.as_fixed().is_none())
+    }
+
+    /// Whether each client may have a group of its own.
+    fn has_own_group(&self) -> bool {
+        self.group.as_fixed().is_none()
     }
 
     /// Whether others are asked about messages, or told of subscriptions.

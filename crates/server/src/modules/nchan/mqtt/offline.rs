@@ -217,7 +217,7 @@ impl Session {
         let Some(will) = self.will.take() else { return };
         let Will { topic, payload, at_most_once, retain, keep, expiry, content_type, properties, .. } = &*will;
         let marks =
-            Marks { at_most_once: *at_most_once, retain: *retain, origin: self.origin, expiry: *expiry, properties };
+            Marks { at_most_once: *at_most_once, retain: *retain, origin: self.origin(), expiry: *expiry, properties };
         let draft = Draft { data: payload, content_type, marks, ..Draft::default() };
         let name = names::name(&self.group, topic);
         match &self.backend {

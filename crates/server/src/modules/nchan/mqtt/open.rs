@@ -144,6 +144,8 @@ async fn try_open(r: &mut Request, conf: &Conf, bytes: &[u8], connect: &Connect)
         max_expiry_s: limit,
         asks: conf.asks_about_topics() || backend.is_some(),
         tells: conf.tells_of_packets(),
+        own_rules: conf.has_own_rules(),
+        own_group: conf.has_own_group(),
     };
     if r.has_fault() {
         return Err(Wrong(code::UNSPECIFIED));

@@ -5,7 +5,7 @@ use crate::request::Request;
 use wire::mqtt::topic;
 
 /// Filters; none: all topics.
-#[derive(Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct Rules(Vec<Box<[u8]>>);
 
 impl Rules {

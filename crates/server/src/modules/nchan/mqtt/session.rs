@@ -1,15 +1,18 @@
 //! What stays of a client of MQTT when its connection is gone: what it subscribes to, what it has not confirmed, what waits for it, its will.
 //! It moves to the thread of the client's next connection. Knows no socket.
 
+pub(super) mod pack;
 pub(super) mod travel;
 
-use super::super::hub::{self, Listening};
+use super::super::hub::{self, Listening, READER_BYTES};
 use super::super::names;
 use super::super::redis::backend::Backend;
 use super::queue::Queue;
 use super::rules::{self, Rules};
+use crate::connection::parked::block;
 use push::limits::LEVEL_BYTES;
 use push::{Id, Keep, Message, Next, Options, Refused, Start};
+use std::cell::Cell;
 use std::sync::Arc;
 use wire::mqtt::packet::Wants;
 use wire::mqtt::topic;
@@ -62,8 +65,8 @@ pub(super) struct Session {
     pub(super) group: Box<[u8]>,
     /// Whoever shares them with other servers.
     pub(super) backend: Option<Arc<Backend>>,
-    /// Who it is as a publisher, for subscribers that do not want what is their own.
-    pub(super) origin: u64,
+    /// Who it is as a publisher, for subscribers that do not want what is their own. 0: it has published nothing.
+    origin: Cell<u64>,
     /// How long it stays without a connection, s.
     pub(super) expiry_s: u32,
     pub(super) will: Option<Box<Will>>,
@@ -94,18 +97,11 @@ pub(super) enum Turn {
 }
 
 impl Session {
-    /// What one takes that has one filter, beside its texts.
-    #[cfg(test)]
-    pub(super) const SMALLEST_BYTES: usize = size_of::<Session>() + size_of::<Subscribed>();
-
     pub(super) fn new(group: Box<[u8]>, backend: Option<Arc<Backend>>) -> Session {
-        let mut origin = [0; 8];
-        // Without randomness two sessions could be taken for one, which then do not hear each other where they ask for that.
-        let _ = rustix::rand::getrandom(&mut origin[..], rustix::rand::GetRandomFlags::empty());
         Session {
             group,
             backend,
-            origin: u64::from_ne_bytes(origin).max(1),
+            origin: Cell::new(0),
             expiry_s: 0,
             will: None,
             subscriptions: Vec::new(),
@@ -115,6 +111,17 @@ impl Session {
             flight: Queue::default(),
             last_id: 0,
         }
+    }
+
+    /// Who it is as a publisher.
+    pub(super) fn origin(&self) -> u64 {
+        if self.origin.get() == 0 {
+            let mut origin = [0; 8];
+            // Without randomness two sessions could be taken for one, which then do not hear each other where they ask for that.
+            let _ = rustix::rand::getrandom(&mut origin[..], rustix::rand::GetRandomFlags::empty());
+            self.origin.set(u64::from_ne_bytes(origin).max(1));
+        }
+        self.origin.get()
     }
 
     /// Subscribes, or changes what is wanted. Whether the filter is new.
@@ -200,7 +207,7 @@ impl Session {
             if subscribed.wants.qos > 0 && !has_room {
                 continue;
             }
-            match subscribed.next(&self.group, self.backend.as_deref(), self.origin, now) {
+            match subscribed.next(&self.group, self.backend.as_deref(), self.origin.get(), now) {
                 Turn::Nothing => {}
                 turn => {
                     self.first = at as u16;
@@ -216,7 +223,7 @@ impl Session {
     pub(super) fn collect(&mut self, now: i64, mut put: impl FnMut(&[u8], Id, &Outgoing)) {
         for at in 0..self.subscriptions.len() {
             loop {
-                match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin, now) {
+                match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin.get(), now) {
                     Turn::Message(outgoing) if outgoing.qos > 0 => {
                         let subscribed = &self.subscriptions[at];
                         put(&subscribed.filter, subscribed.after(), &outgoing);
@@ -224,7 +231,8 @@ impl Session {
                     }
                     Turn::Message(_) => {}
                     Turn::Nothing => break,
-                    Turn::Lost => self.subscriptions[at].begin_anew(&self.group, self.backend.as_deref()),
+                    Turn::Lost if self.subscriptions[at].begin_anew(&self.group, self.backend.as_deref()) => {}
+                    Turn::Lost => break,
                 }
             }
         }
@@ -272,9 +280,12 @@ impl Session {
 
     /// What it takes, bytes.
     pub(super) fn bytes(&self) -> usize {
-        let each = |s: &Subscribed| size_of::<Subscribed>() + s.filter.len();
-        let will = self.will.as_ref().map_or(0, |will| will.topic.len() + will.payload.len() + will.properties.len());
-        size_of::<Session>() + self.group.len() + will + self.subscriptions.iter().map(each).sum::<usize>()
+        let each = |s: &Subscribed| block(2 * size_of::<usize>() + s.filter.len()) + READER_BYTES;
+        let texts = |will: &Will| block(will.topic.len()) + block(will.payload.len()) + block(will.properties.len());
+        let will = self.will.as_ref().map_or(0, |will| block(size_of::<Will>()) + texts(will));
+        let subscriptions = block(self.subscriptions.capacity() * size_of::<Subscribed>());
+        let filters: usize = self.subscriptions.iter().map(each).sum();
+        block(size_of::<Session>()) + block(self.group.len()) + will + subscriptions + filters
     }
 
     /// Leaves this thread.
@@ -303,12 +314,14 @@ impl Subscribed {
                 Next::Lost => return Turn::Lost,
                 Next::Deleted => {
                     // The client subscribes to the topic, whatever becomes of its channel.
-                    self.begin_anew(group, backend);
+                    if !self.begin_anew(group, backend) {
+                        return Turn::Nothing;
+                    }
                     continue;
                 }
             };
             let marks = message.marks(now);
-            if self.wants.no_local && marks.origin == origin {
+            if self.wants.no_local && origin != 0 && marks.origin == origin {
                 continue;
             }
             let topic = message.topic().unwrap_or(&self.filter).clone();
@@ -318,16 +331,16 @@ impl Subscribed {
         }
     }
 
-    fn begin_anew(&mut self, group: &[u8], backend: Option<&Backend>) {
+    /// False: what is refused now has no messages. The subscription stays where it was, deaf, until there is room, or the client asks again.
+    fn begin_anew(&mut self, group: &[u8], backend: Option<&Backend>) -> bool {
         if let Some(backend) = backend
             && !topic::has_wildcards(&self.filter)
         {
             backend.follow_soon(&names::name(group, &self.filter), std::time::Duration::ZERO);
         }
-        // What is refused now has no messages: the subscription stays where it was, deaf, until the client asks again.
-        if let Ok(listening) = listen(group, &self.filter, Options::default()) {
-            self.listening = listening;
-        }
+        let Ok(listening) = listen(group, &self.filter, Options::default()) else { return false };
+        self.listening = listening;
+        true
     }
 }
 

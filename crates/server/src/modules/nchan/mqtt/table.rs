@@ -1,22 +1,29 @@
 //! Sessions of MQTT by the names of their clients: who comes with a name takes the session over from whoever has it, on whichever thread that
 //! is (section 3.1.4).
+//!
+//! A session whose client is parked and packed ([`Owner::rest`]) has no slot here, only its name and where it is parked; who claims it makes it a slot, which
+//! lies in [`CALLED`] until its owner, who is asked what is next, finds it there.
 
-#![allow(clippy::mutable_key_type, reason = "a slot is found by its key, which does not change")]
+mod names;
 
 use super::session::Session;
+use crate::connection::parked;
 use crate::service;
+use names::{At, Name, Names};
 use runtime::timer::Timer;
-use std::borrow::Borrow;
-use std::collections::HashSet;
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::future::poll_fn;
-use std::hash::{BuildHasher, Hash, Hasher, RandomState};
-use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
+use std::hash::{BuildHasher, RandomState};
+use std::sync::atomic::{AtomicUsize, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
 use std::sync::{Arc, LazyLock, Mutex, MutexGuard};
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 /// Parts with a lock each: many more than threads.
 const PARTS: usize = 64;
+/// A table of so many slots does not shrink.
+const FEW_AWAKE: usize = 64;
 /// Whoever has a session gives it up in this time; it is on its way of a loop's turn.
 const PATIENCE: Duration = Duration::from_secs(5);
 /// Sessions whose clients are gone: one more is not kept. Each has messages that wait.
@@ -30,44 +37,45 @@ static OFFLINE: AtomicUsize = AtomicUsize::new(0);
 type Key = Box<[u8]>;
 
 struct Table {
-    parts: Vec<Mutex<HashSet<Named>>>,
-    hasher: RandomState,
+    parts: Vec<Mutex<Part>>,
+    hashers: [RandomState; 2],
 }
 
-static TABLE: LazyLock<Table> =
-    LazyLock::new(|| Table { parts: (0..PARTS).map(|_| Mutex::default()).collect(), hasher: RandomState::new() });
+/// A name is in one of the two.
+#[derive(Default)]
+struct Part {
+    awake: HashMap<Name, Arc<Slot>>,
+    /// Those that [`Owner::rest`].
+    resting: Names,
+}
 
-/// What a session takes there, bytes.
-pub(super) const SLOT_BYTES: usize = size_of::<Slot>();
+static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
+    parts: (0..PARTS).map(|_| Mutex::default()).collect(),
+    hashers: [RandomState::new(), RandomState::new()],
+});
 
-/// A session's place. There are millions: its name stands here only, and what few need behind a pointer.
+/// Slots of sessions that rested when somebody claimed them, for their owners. Behind the lock of a part, never before.
+static CALLED: LazyLock<Mutex<Vec<(At, Arc<Slot>)>>> = LazyLock::new(Mutex::default);
+/// How many there are: mostly none, and then nobody has to look.
+static CALLS: AtomicUsize = AtomicUsize::new(0);
+
+/// What a session takes there, bytes: its slot, with counts, and its place in a table that is two thirds full.
+pub(super) const SLOT_BYTES: usize =
+    parked::block(size_of::<Slot>() + 2 * size_of::<usize>()) + (size_of::<(Name, Arc<Slot>)>() + 1) * 3 / 2;
+/// The same of one that rests.
+pub(super) const RESTING_BYTES: usize = names::ENTRY_BYTES;
+
+/// A session's place as long as something is done with it. What few need is behind a pointer.
 struct Slot {
     key: Key,
+    name: Name,
     inside: Mutex<Inside>,
 }
 
-/// A slot in the table, by its key.
-struct Named(Arc<Slot>);
-
-impl Borrow<[u8]> for Named {
-    fn borrow(&self) -> &[u8] {
-        &self.0.key
-    }
+/// What a key is known by. 128 bits that nobody can foretell: that two keys have the same ones is not to be expected.
+fn name_of(key: &[u8]) -> Name {
+    TABLE.hashers.each_ref().map(|hasher| hasher.hash_one(key))
 }
-
-impl Hash for Named {
-    fn hash<H: Hasher>(&self, state: &mut H) {
-        self.0.key.hash(state);
-    }
-}
-
-impl PartialEq for Named {
-    fn eq(&self, other: &Named) -> bool {
-        self.0.key == other.0.key
-    }
-}
-
-impl Eq for Named {}
 
 #[derive(Default)]
 struct Inside {
@@ -88,7 +96,8 @@ struct Wanted {
 
 impl Slot {
     fn new(key: Key) -> Arc<Slot> {
-        Arc::new(Slot { key, inside: Mutex::default() })
+        let name = name_of(&key);
+        Arc::new(Slot { key, name, inside: Mutex::default() })
     }
 
     fn lock(&self) -> MutexGuard<'_, Inside> {
@@ -99,15 +108,52 @@ impl Slot {
 const NO_PANIC: &str = "nothing panics while it is locked";
 
 impl Table {
-    fn part(&self, key: &[u8]) -> MutexGuard<'_, HashSet<Named>> {
-        self.parts[self.hasher.hash_one(key) as usize % PARTS].lock().expect(NO_PANIC)
+    fn part(&self, name: Name) -> MutexGuard<'_, Part> {
+        self.parts[name[0] as usize % PARTS].lock().expect(NO_PANIC)
     }
+}
+
+impl Part {
+    /// Makes a slot the one of its name. The one before it; of a session that rested one that is made for it.
+    fn replace(&mut self, slot: &Arc<Slot>) -> Option<Arc<Slot>> {
+        let before = self.awake.insert(slot.name, slot.clone());
+        if before.is_some() {
+            return before;
+        }
+        let at = self.resting.remove(slot.name)?;
+        let before = Slot::new(slot.key.clone());
+        before.lock().wanted = Some(Box::default());
+        CALLED.lock().expect(NO_PANIC).push((at, before.clone()));
+        CALLS.fetch_add(1, Release);
+        parked::call(at.thread, at.place);
+        Some(before)
+    }
+
+    fn has(&mut self, name: Name) -> bool {
+        self.awake.contains_key(&name) || self.resting.get(name).is_some()
+    }
+}
+
+/// Takes the slot that somebody has made who wants the session that rested there.
+fn take_called(at: At) -> Option<Arc<Slot>> {
+    let mut called = CALLED.lock().expect(NO_PANIC);
+    let number = called.iter().position(|(whose, _)| *whose == at)?;
+    CALLS.fetch_sub(1, Relaxed);
+    Some(called.swap_remove(number).1)
+}
+
+/// Whether somebody wants the session of a client of this thread that rests at a place.
+pub(super) fn is_called(place: u32) -> bool {
+    let is_it = |at: At| at.place == place && at.thread == parked::thread();
+    CALLS.load(Acquire) > 0 && CALLED.lock().expect(NO_PANIC).iter().any(|(at, _)| is_it(*at))
 }
 
 /// A session is one's own until this is dropped, or [`Owner::is_wanted`].
 pub(super) struct Owner {
     slot: Arc<Slot>,
     is_offline: bool,
+    /// It has no slot any more.
+    rests: bool,
 }
 
 /// What a session is known by: users cannot take those of others.
@@ -121,12 +167,20 @@ pub(super) fn key(group: &[u8], user: &[u8], client: &[u8]) -> Key {
     key.into()
 }
 
+/// The user and the client of a key.
+pub(super) fn parts(key: &[u8]) -> Option<(&[u8], &[u8])> {
+    let text = |bytes: &'_ [u8]| -> Option<usize> { usize::try_from(u64::from_be_bytes(*bytes.first_chunk()?)).ok() };
+    let rest = key.get(8..)?.get(text(key)?..)?;
+    let (user, client) = rest.get(8..)?.split_at_checked(text(rest)?)?;
+    Some((user, client))
+}
+
 /// Makes the session of a name one's own; and what is left of that before.
 pub(super) async fn claim(key: Key) -> (Owner, Option<Box<Session>>) {
     let slot = Slot::new(key);
-    let before = TABLE.part(&slot.key).replace(Named(slot.clone()));
-    let owner = Owner { slot, is_offline: false };
-    let Some(Named(before)) = before else { return (owner, None) };
+    let before = TABLE.part(slot.name).replace(&slot);
+    let owner = Owner::of(slot);
+    let Some(before) = before else { return (owner, None) };
     let timer = Timer::new();
     timer.set(PATIENCE);
     let session = poll_fn(|cx| {
@@ -147,22 +201,59 @@ pub(super) async fn claim(key: Key) -> (Owner, Option<Box<Session>>) {
 
 /// Whether there is a session of a name.
 pub(super) fn has(key: &[u8]) -> bool {
-    TABLE.part(key).contains(key)
+    let name = name_of(key);
+    TABLE.part(name).has(name)
 }
 
 /// Makes a session one's own that comes from another process. None: its client has come before it.
 pub(super) fn arrive(key: Key) -> Option<Owner> {
-    let mut part = TABLE.part(&key);
-    if part.contains(&*key) {
+    let slot = Slot::new(key);
+    let mut part = TABLE.part(slot.name);
+    if part.has(slot.name) {
         return None;
     }
-    let slot = Slot::new(key);
-    part.insert(Named(slot.clone()));
+    part.awake.insert(slot.name, slot.clone());
     drop(part);
-    Some(Owner { slot, is_offline: false })
+    Some(Owner::of(slot))
 }
 
 impl Owner {
+    fn of(slot: Arc<Slot>) -> Owner {
+        Owner { slot, is_offline: false, rests: false }
+    }
+
+    /// Lets go of the slot: the session's client is parked at this place of this thread, and is asked there when somebody claims it. False: somebody
+    /// has. [`Owner::wake`] is the same backwards, before the place is another's.
+    pub(super) fn rest(&mut self, place: u32) -> bool {
+        let mut part = TABLE.part(self.slot.name);
+        let is_mine = part.awake.get(&self.slot.name).is_some_and(|slot| Arc::ptr_eq(slot, &self.slot));
+        if !is_mine || self.slot.lock().wanted.is_some() {
+            return false;
+        }
+        part.awake.remove(&self.slot.name);
+        if part.awake.capacity() > FEW_AWAKE && part.awake.len() * 4 < part.awake.capacity() {
+            let count = (part.awake.len() * 2).max(FEW_AWAKE);
+            part.awake.shrink_to(count);
+        }
+        part.resting.insert(self.slot.name, At { thread: parked::thread(), place });
+        self.rests = true;
+        true
+    }
+
+    /// The owner again of a session that rested here.
+    pub(super) fn wake(key: Key, place: u32) -> Owner {
+        let (slot, at) = (Slot::new(key), At { thread: parked::thread(), place });
+        let mut part = TABLE.part(slot.name);
+        if part.resting.get(slot.name) == Some(at) {
+            part.resting.remove(slot.name);
+            part.awake.insert(slot.name, slot.clone());
+            return Owner::of(slot);
+        }
+        drop(part);
+        // Whoever has its name now has left a slot for it.
+        Owner::of(take_called(at).unwrap_or(slot))
+    }
+
     /// The session's name.
     pub(super) fn key(&self) -> &[u8] {
         &self.slot.key
@@ -215,6 +306,9 @@ impl Owner {
 
 impl Drop for Owner {
     fn drop(&mut self) {
+        if self.rests {
+            return;
+        }
         if self.is_offline {
             OFFLINE.fetch_sub(1, Relaxed);
         }
@@ -232,8 +326,10 @@ impl Drop for Owner {
 }
 
 fn forget(mine: &Arc<Slot>) {
-    let mut part = TABLE.part(&mine.key);
-    if part.get(&*mine.key).is_some_and(|Named(slot)| Arc::ptr_eq(slot, mine)) {
-        part.remove(&*mine.key);
+    let mut part = TABLE.part(mine.name);
+    if let Entry::Occupied(here) = part.awake.entry(mine.name)
+        && Arc::ptr_eq(here.get(), mine)
+    {
+        here.remove();
     }
 }

@@ -100,6 +100,8 @@ impl Peer {
             max_expiry_s: u32::try_from(r.number()?).ok()?,
             asks: conf.asks_about_topics(),
             tells: conf.tells_of_packets(),
+            own_rules: conf.has_own_rules(),
+            own_group: conf.has_own_group(),
         })
     }
 }

@@ -19,7 +19,7 @@ impl Session {
             return false;
         }
         w.bytes(&self.group);
-        w.number(self.origin);
+        w.number(self.origin());
         w.number(self.expiry_s.into());
         w.flag(self.will.is_some());
         self.will.iter().for_each(|will| will.write(w));
@@ -41,7 +41,7 @@ impl Session {
     fn gather(&mut self, now: i64) -> bool {
         for at in 0..self.subscriptions.len() {
             while topic::has_wildcards(&self.subscriptions[at].filter) {
-                match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin, now) {
+                match self.subscriptions[at].next(&self.group, self.backend.as_deref(), self.origin.get(), now) {
                     Turn::Message(outgoing) => self.waiting.push(outgoing),
                     Turn::Nothing => break,
                     Turn::Lost => return false,
@@ -73,7 +73,7 @@ impl Session {
             return None;
         }
         let mut session = Session::new(group.into(), backend);
-        session.origin = r.number()?;
+        session.origin.set(r.number()?);
         session.expiry_s = u32::try_from(r.number()?).ok()?;
         session.will = if r.flag()? { Some(Box::new(Will::read(r)?)) } else { None };
         let (group, backend) = (session.group.clone(), session.backend.clone());
@@ -177,7 +177,7 @@ impl Outgoing {
 }
 
 impl Will {
-    fn write(&self, w: &mut Writer) {
+    pub(super) fn write(&self, w: &mut Writer) {
         w.bytes(&self.topic);
         w.bytes(&self.payload);
         w.flag(self.at_most_once);
@@ -189,7 +189,7 @@ impl Will {
         w.bytes(&self.properties);
     }
 
-    fn read(r: &mut Reader<'_>) -> Option<Will> {
+    pub(super) fn read(r: &mut Reader<'_>) -> Option<Will> {
         let will = Will {
             topic: r.bytes()?.into(),
             payload: r.bytes()?.into(),
