@@ -55,7 +55,8 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
 });
 
 /// Slots of sessions that rested when somebody claimed them, for their owners. Behind the lock of a part, never before.
-static CALLED: LazyLock<Mutex<Vec<(At, Arc<Slot>)>>> = LazyLock::new(Mutex::default);
+static CALLED: LazyLock<Mutex<Called>> = LazyLock::new(Mutex::default);
+type Called = Vec<(At, Arc<Slot>)>;
 /// How many there are: mostly none, and then nobody has to look.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 

@@ -35,8 +35,8 @@ impl Live {
     }
 
     /// Writes it down, whose owner rests.
-    pub(in super::super) fn pack(self: Box<Live>, w: &mut Writer) {
-        let Live { mut session, owner, peer, allowed, noted_ms, .. } = *self;
+    pub(in super::super) fn pack(self, w: &mut Writer) {
+        let Live { mut session, owner, peer, allowed, noted_ms, .. } = self;
         session.pack(w);
         if peer.own_rules {
             [&peer.may_publish, &peer.may_subscribe].into_iter().for_each(|rules| rules.write(w));

@@ -70,7 +70,8 @@ fn are_plain(packed: &[u8]) -> Option<bool> {
             r.number()?;
         }
         r.bytes()?;
-        (r.signed()?, r.signed()?);
+        r.signed()?;
+        r.signed()?;
     }
     Some(true)
 }
