@@ -277,6 +277,16 @@ impl Server {
             self.read("nginx.conf"),
             self.error_log()
         );
+        // The other addresses may come a moment after the first: all are there when there is a worker process (without a master there is none).
+        let pid = self.child.as_ref().expect("just started").id();
+        let children = format!("/proc/{pid}/task/{pid}/children");
+        let has_worker = || std::fs::read_to_string(&children).is_ok_and(|children| !children.trim().is_empty());
+        for _ in 0..40 {
+            if has_worker() {
+                break;
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
     }
 }
 

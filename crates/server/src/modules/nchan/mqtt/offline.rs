@@ -99,6 +99,9 @@ async fn wait(mut offline: Offline) {
     let end = poll_fn(|cx| {
         let Offline { session, owner, ends_ms, will_ms, stays } = &mut offline;
         loop {
+            // Before it is given to its client: what came while that was gone is put by or passed over, be it since a moment ago or before a crash.
+            let mut put_by = PutBy::default();
+            session.collect(hub::now(), |filter, after, outgoing| put_by.note(owner.key(), filter, after, outgoing));
             if owner.is_wanted(cx) {
                 return Poll::Ready(End::Wanted);
             }
@@ -106,8 +109,6 @@ async fn wait(mut offline: Offline) {
             if !departs && (crate::worker::draining() || crate::worker::has_left()) {
                 return Poll::Ready(End::Leaving);
             }
-            let mut put_by = PutBy::default();
-            session.collect(hub::now(), |filter, after, outgoing| put_by.note(owner.key(), filter, after, outgoing));
             let now = clock::monotonic_ms();
             if now >= *ends_ms {
                 return Poll::Ready(End::Over);
