@@ -3,6 +3,9 @@
 //! `rules`; without one it is looked for in Go's cache. Instructions for a request: `valgrind --tool=callgrind --toggle-collect='cost::judge*' ...`, and the
 //! difference between two numbers of `TIMES`.
 
+mod cpu;
+
+use cpu::cpu_ns;
 use std::net::{IpAddr, Ipv4Addr};
 use std::path::PathBuf;
 use std::sync::Arc;
@@ -24,12 +27,6 @@ const BROWSER: Headers = &[
 ];
 
 const CLIENT: IpAddr = IpAddr::V4(Ipv4Addr::new(192, 0, 2, 7));
-
-/// Nanoseconds that this thread has had of a processor: what else runs on the machine does not count.
-fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 /// Kilobytes of memory that this process has.
 fn resident_kb() -> u64 {

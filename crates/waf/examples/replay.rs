@@ -1,6 +1,7 @@
 //! What each request of a folder costs with the Core Rule Set at paranoia 1: `cargo run --release -p waf --example replay FOLDER...`. The folders are what
 //! the fuzz target `waf_request` has found, or any requests, one a file. Milliseconds of CPU time, the best of three; the dearest ten are printed.
 
+mod cpu;
 #[path = "../tests/crs/head.rs"]
 mod head;
 #[path = "../tests/crs/module.rs"]
@@ -9,14 +10,9 @@ mod module;
 #[path = "../tests/crs/wild.rs"]
 mod wild;
 
+use cpu::cpu_ns;
 use std::sync::Arc;
 use waf::{Now, Transaction};
-
-/// Nanoseconds that this thread has had of a processor: what else runs on the machine does not count.
-fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
 
 fn main() {
     let Some(set) = module::folder() else { return };

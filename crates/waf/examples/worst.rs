@@ -6,19 +6,19 @@
 #[path = "../tests/crs/benign.rs"]
 #[allow(dead_code, reason = "the tests ask for more of it")]
 mod benign;
+mod cpu;
+#[path = "../tests/crs/head.rs"]
+mod head;
 #[path = "../tests/crs/pieces.rs"]
 mod pieces;
+#[path = "../tests/crs/wild.rs"]
+mod wild;
 
+use cpu::cpu_ns;
 use pieces::Shape;
 use std::path::PathBuf;
 use std::sync::Arc;
-use waf::{Connection, Disk, Now, Rules, Source, Transaction};
-
-/// Nanoseconds that this thread has had of a processor: what else runs on the machine does not count.
-fn cpu_ns() -> u64 {
-    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
-    time.tv_sec as u64 * 1_000_000_000 + time.tv_nsec as u64
-}
+use waf::{Disk, Now, Rules, Source, Transaction};
 
 fn main() {
     let folder = std::env::args().nth(1).map(PathBuf::from).or_else(|| {
@@ -59,23 +59,15 @@ fn main() {
     }
 }
 
+/// Milliseconds for a form.
 fn judge(rules: &Arc<Rules>, t: &mut Transaction, form: &[u8]) -> f64 {
+    let head = format!(
+        "POST /form HTTP/1.1\r\nHost: www.example.org\r\nUser-Agent: Mozilla/5.0\r\nAccept: */*\r\n\
+         Content-Type: application/x-www-form-urlencoded\r\nContent-Length: {}\r\n\r\n",
+        form.len()
+    );
+    let request = [head.as_bytes(), form].concat();
     let began = cpu_ns();
-    t.recycle(rules.clone(), None, Now::default());
-    t.connection(&Connection { client: "192.0.2.7".parse().ok(), ..Connection::default() });
-    t.uri(b"POST", b"/form", b"HTTP/1.1");
-    let length = form.len().to_string();
-    t.request_headers([
-        (&b"Host"[..], &b"www.example.org"[..]),
-        (b"User-Agent", b"Mozilla/5.0"),
-        (b"Accept", b"*/*"),
-        (b"Content-Type", b"application/x-www-form-urlencoded"),
-        (b"Content-Length", length.as_bytes()),
-    ]);
-    t.request_body(form);
-    t.request_body_end();
-    t.response_headers(200, b"HTTP/1.1", [(&b"Content-Type"[..], &b"text/html"[..])]);
-    t.response_body_end();
-    t.logging(200);
+    wild::judge(rules, t, &request);
     (cpu_ns() - began) as f64 / 1e6
 }
