@@ -55,8 +55,7 @@ static TABLE: LazyLock<Table> = LazyLock::new(|| Table {
 });
 
 /// Slots of sessions that rested when somebody claimed them, for their owners. Behind the lock of a part, never before.
-static CALLED: LazyLock<Mutex<Called>> = LazyLock::new(Mutex::default);
-type Called = Vec<(At, Arc<Slot>)>;
+static CALLED: LazyLock<Mutex<HashMap<At, Arc<Slot>>>> = LazyLock::new(Mutex::default);
 /// How many there are: mostly none, and then nobody has to look.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
@@ -124,7 +123,7 @@ impl Part {
         let at = self.resting.remove(slot.name)?;
         let before = Slot::new(slot.key.clone());
         before.lock().wanted = Some(Box::default());
-        CALLED.lock().expect(NO_PANIC).push((at, before.clone()));
+        CALLED.lock().expect(NO_PANIC).insert(at, before.clone());
         CALLS.fetch_add(1, Release);
         parked::call(at.thread, at.place);
         Some(before)
@@ -137,16 +136,14 @@ impl Part {
 
 /// Takes the slot that somebody has made who wants the session that rested there.
 fn take_called(at: At) -> Option<Arc<Slot>> {
-    let mut called = CALLED.lock().expect(NO_PANIC);
-    let number = called.iter().position(|(whose, _)| *whose == at)?;
+    let slot = CALLED.lock().expect(NO_PANIC).remove(&at)?;
     CALLS.fetch_sub(1, Relaxed);
-    Some(called.swap_remove(number).1)
+    Some(slot)
 }
 
 /// Whether somebody wants the session of a client of this thread that rests at a place.
 pub(super) fn is_called(place: u32) -> bool {
-    let is_it = |at: At| at.place == place && at.thread == parked::thread();
-    CALLS.load(Acquire) > 0 && CALLED.lock().expect(NO_PANIC).iter().any(|(at, _)| is_it(*at))
+    CALLS.load(Acquire) > 0 && CALLED.lock().expect(NO_PANIC).contains_key(&At { thread: parked::thread(), place })
 }
 
 /// A session is one's own until this is dropped, or [`Owner::is_wanted`].

@@ -10,7 +10,7 @@ const STEP: usize = 8;
 const MOST: usize = 64;
 
 /// Where a client is parked.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) struct At {
     /// The thread's number (`parked::thread`).
     pub(super) thread: u32,
