@@ -1,6 +1,6 @@
 //! Networks as directives name them: `10.0.0.0/8`, `2001:db8::/32`, a single address, `unix:`.
 
-use crate::connection::Address;
+use crate::connection::address::Address;
 use conf::Node;
 use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 

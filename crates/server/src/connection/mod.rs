@@ -1,6 +1,7 @@
 //! One client connection, from accept to close. From: `listen`. To: `request`.
 //! An idle connection is this small task and nothing else: buffers and requests are taken when bytes arrive.
 
+pub mod address;
 pub mod arrival;
 pub mod begin;
 pub mod downstream;
@@ -22,14 +23,13 @@ pub mod socket;
 pub mod stream;
 pub mod tls;
 
+pub use address::{Address, Host};
 pub use downstream::Downstream;
 use handshake::Facts;
 use reuse::ReuseEntry;
 use std::any::Any;
 use std::cell::{Cell, OnceCell, RefCell};
-use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
-use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
 use std::sync::atomic::AtomicUsize;
@@ -68,15 +68,6 @@ pub mod action {
     pub const TUNNELING: &str = "proxying upgraded connection";
 }
 
-/// Where a connection comes from or goes to.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Address {
-    /// An IPv4 or IPv6 address with a port.
-    Inet(SocketAddr),
-    /// A unix socket; clients usually have no path.
-    Unix(PathBuf),
-}
-
 /// What is known of the client of a connection. Shared by its requests.
 pub struct Client {
     /// Counts connections of the process: `$connection`, and `*7` in the error log.
@@ -112,59 +103,6 @@ pub struct Client {
 /// What programs that took part in a handshake have left for the connection's requests. It goes with the connection, though others may know its
 /// client for longer.
 pub type Left = Rc<RefCell<Option<Box<dyn Any>>>>;
-
-impl Address {
-    /// The address without port: `$remote_addr`.
-    pub fn host(&self) -> Host<'_> {
-        Host(self)
-    }
-
-    /// Appends what [`Address::host`] shows. IPv4 by hand: every line of an access log begins with it, and the
-    /// formatting machinery takes as long as the rest of the line.
-    pub fn write_host(&self, out: &mut Vec<u8>) {
-        if let Address::Inet(SocketAddr::V4(a)) = self {
-            for (i, octet) in a.ip().octets().into_iter().enumerate() {
-                if i > 0 {
-                    out.push(b'.');
-                }
-                crate::request::status::write_decimal(u64::from(octet), out);
-            }
-            return;
-        }
-        use std::io::Write;
-        let _ = write!(out, "{}", self.host());
-    }
-
-    /// The port, 0 for unix sockets.
-    pub fn port(&self) -> u16 {
-        match self {
-            Address::Inet(a) => a.port(),
-            Address::Unix(_) => 0,
-        }
-    }
-}
-
-impl std::fmt::Display for Address {
-    /// With the port: `127.0.0.1:80`, `unix:/path`.
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            Address::Inet(a) => write!(f, "{a}"),
-            Address::Unix(path) => write!(f, "unix:{}", path.display()),
-        }
-    }
-}
-
-/// Shows an address as nginx does in variables and logs.
-pub struct Host<'a>(&'a Address);
-
-impl std::fmt::Display for Host<'_> {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self.0 {
-            Address::Inet(a) => write!(f, "{}", a.ip()),
-            Address::Unix(_) => f.write_str("unix:"),
-        }
-    }
-}
 
 thread_local! {
     /// How many connections this thread has open, for the control thread to read.

@@ -1,6 +1,6 @@
 //! Addresses of sockets as the kernel names them.
 
-use crate::connection::Address;
+use crate::connection::address::Address;
 use rustix::net::SocketAddrAny;
 use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};

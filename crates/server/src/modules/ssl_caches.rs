@@ -2,7 +2,7 @@
 
 use super::ssl::server;
 use crate::config::{Scope, setters};
-use crate::tls::dynamic::CacheLimits;
+use crate::tls::settings::CacheLimits;
 use crate::tls::settings::SessionCache;
 use conf::{Node, Problem, value};
 

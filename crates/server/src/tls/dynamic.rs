@@ -3,6 +3,7 @@
 
 use super::asked::Certificates;
 use super::certificate::{self, Source};
+use super::settings::CacheLimits;
 use crate::acme::store::Slot;
 use crate::config::complex::Complex;
 use crate::request::Request;
@@ -35,17 +36,6 @@ impl fmt::Debug for Dynamic {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Dynamic").field("pairs", &self.pairs.len()).finish()
     }
-}
-
-/// `ssl_certificate_cache`
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CacheLimits {
-    /// Objects kept: a certificate and a key are one each.
-    pub max: usize,
-    /// Unused ones are dropped after this, in ms.
-    pub inactive_ms: u64,
-    /// Used ones are read again after this, in ms.
-    pub valid_ms: u64,
 }
 
 struct Cache {

@@ -2,12 +2,22 @@
 
 use crate::config::setting::Setting;
 use crate::merged_values;
-use crate::tls::dynamic::CacheLimits;
 use aws_lc_rs::digest::{SHA256, digest};
 use conf::{Node, Problem, value};
 use rustls::SupportedProtocolVersion;
 use std::sync::Arc;
 use std::time::Duration;
+
+/// `ssl_certificate_cache`
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct CacheLimits {
+    /// Objects kept: a certificate and a key are one each.
+    pub max: usize,
+    /// Unused ones are dropped after this, in ms.
+    pub inactive_ms: u64,
+    /// Used ones are read again after this, in ms.
+    pub valid_ms: u64,
+}
 
 merged_values! {
     /// Values of `http` and `server` level.

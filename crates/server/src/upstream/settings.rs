@@ -4,7 +4,7 @@
 use crate::config::complex::Complex;
 use crate::merged_values;
 use crate::temp::TempPath;
-use crate::tls::dynamic::CacheLimits;
+use crate::tls::settings::CacheLimits;
 use crate::tls::settings::Protocols;
 use std::sync::Arc;
 use std::time::Duration;

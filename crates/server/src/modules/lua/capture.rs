@@ -4,7 +4,7 @@
 use super::Machine;
 use super::api::variables;
 use super::current::{machine, request};
-use super::run::{Item, Operation};
+use super::operation::{Item, Operation};
 use crate::connection::pool;
 use crate::log_error;
 use crate::request::body::Stored;

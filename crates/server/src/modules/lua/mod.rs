@@ -7,6 +7,7 @@ pub mod capture;
 pub mod chunk;
 pub mod current;
 pub mod machine;
+pub mod operation;
 pub mod phase;
 pub mod phases;
 pub mod pipe;

@@ -1,8 +1,9 @@
 //! Programs in the phases of a request: which one runs, and what its end means for the request.
 
 use super::current::{self, Phase};
+use super::operation::End;
 use super::raw::Datagrams;
-use super::run::{self, End};
+use super::run;
 use super::ssl::Handshake;
 use super::upstream::Peer;
 use super::{Machine, machine};

@@ -1,7 +1,7 @@
 //! `ngx.pipe`: processes that programs start, and what goes through their streams. They are the thread's, known by number to Lua, which owns
 //! a guard: a process that nobody holds any more is killed. Its end is seen through its own descriptor (pidfd), so no signal is handled.
 
-use super::run::{Item, Operation, number};
+use super::operation::{Item, Operation, number};
 use super::socket::failed;
 use crate::log::error::Level;
 use ::lua::Fault;

@@ -1,6 +1,6 @@
 //! `ngx.semaphore`: coroutines of one thread wait for what others of it post, across requests and timers.
 
-use super::run::{Item, Operation, number};
+use super::operation::{Item, Operation, number};
 use ::lua::Fault;
 use hashbrown::HashMap;
 use mlua::MultiValue;

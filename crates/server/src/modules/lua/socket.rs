@@ -2,7 +2,8 @@
 //! that a program gives back (`setkeepalive`) wait in pools for the next. What is read is in `socket_read`.
 
 use super::current::{ANSWERING, Phase, connection, machine, need, phase, request, request_in};
-use super::run::{Item, Operation, log, number};
+use super::operation::{Item, Operation, number};
+use super::run::log;
 use super::socket_pool::{self, Entry, Grant, Idle, Seat};
 use super::{current, raw, socket_read, socket_tls};
 use crate::connection::Address;
@@ -166,7 +167,7 @@ pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
             let given = [connect, send, read];
             with(number, |c| {
                 for (timeout, value) in c.timeouts.iter_mut().zip(&given) {
-                    if let Some(ms) = super::run::number(value).filter(|ms| *ms > 0.0) {
+                    if let Some(ms) = super::operation::number(value).filter(|ms| *ms > 0.0) {
                         *timeout = Duration::from_millis(ms as u64);
                     }
                 }

@@ -1,7 +1,8 @@
 //! What programs read of their sockets: lines, so many bytes, all, what is there, up to a text. What came too early waits in the
 //! connection's buffer. And what they get of a socket without waiting at all.
 
-use super::run::{Item, Operation, log, log_is_on, number};
+use super::operation::{Item, Operation, number};
+use super::run::{log, log_is_on};
 use super::socket::{self, Connection, Shared, complain, failed, kind_of, reason};
 use super::{current, raw, socket_pool};
 use crate::log::error::Level;

@@ -2,7 +2,8 @@
 //! may give it to a later handshake.
 
 use super::current;
-use super::run::{Item, log};
+use super::operation::Item;
+use super::run::log;
 use super::socket::{Shared, complain, failed};
 use crate::connection::socket::Socket;
 use crate::connection::tls::Tls;

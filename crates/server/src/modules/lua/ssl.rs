@@ -3,7 +3,8 @@
 
 use super::current::Phase;
 use super::machine;
-use super::run::{self, End};
+use super::operation::End;
+use super::run;
 use super::ssl_session::SslSession;
 use crate::connection::{Downstream, pool};
 use crate::log::error::Level;

@@ -2,7 +2,8 @@
 //! the choice). From: `stream::StreamSession`. The connection is lent to the request while a program runs (`raw`).
 
 use super::current::Phase;
-use super::run::{self, End};
+use super::operation::End;
+use super::run;
 use super::{machine, raw};
 use crate::config::{Directive, Scope, stream};
 use crate::connection::incoming::Incoming;

@@ -3,7 +3,8 @@
 
 use super::current::Phase;
 use super::machine;
-use super::run::{self, End};
+use super::operation::End;
+use super::run;
 use super::ssl::Pairs;
 use crate::modules::lua::chunk::Chunk;
 use crate::request::Request;

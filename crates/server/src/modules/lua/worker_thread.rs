@@ -3,7 +3,8 @@
 
 use super::current::{self, ANSWERING, Phase};
 use super::machine::{Asked, Machine};
-use super::run::{self, Item, Operation};
+use super::operation::{Item, Operation};
+use super::run;
 use crate::process_settings::PoolSize;
 use crate::snapshot::{Snapshot, ThreadSnapshot};
 use ::lua::Fault;

@@ -245,7 +245,7 @@ fn flush(r: &mut Request, wait: bool) -> Tried {
 }
 
 fn number_of(value: &Value) -> Option<f64> {
-    super::super::run::number(value)
+    super::super::operation::number(value)
 }
 
 /// Whether the program ends here; otherwise the status is noted.

@@ -10,7 +10,7 @@ use mlua::{Function, Lua, MultiValue, Table, Value};
 pub fn add(lua: &Lua, raw: &Table) -> mlua::Result<()> {
     add_function(lua, raw, "timer", |_, mut values: MultiValue| {
         let (delay, repeated, function) = (values.pop_front(), values.pop_front(), values.pop_front());
-        let delay = delay.as_ref().and_then(super::super::run::number).unwrap_or(0.0);
+        let delay = delay.as_ref().and_then(super::super::operation::number).unwrap_or(0.0);
         let Some(Value::Function(function)) = function else { return Err(Fault("no function".to_owned())) };
         let function: Function = function;
         Ok(match timer::make(delay, matches!(repeated, Some(Value::Boolean(true))), function, values)? {

@@ -1,7 +1,8 @@
 //! `ngx.log`, and what a program is told of the worker.
 
 use super::super::current::{self, Phase, machine};
-use super::super::run::{log, number};
+use super::super::operation::number;
+use super::super::run::log;
 use crate::log::captured;
 use crate::log::error::Level;
 use crate::snapshot::ThreadSnapshot;
@@ -69,7 +70,7 @@ pub fn add(lua: &Lua, raw: &Table, snapshot: &Rc<ThreadSnapshot>) -> mlua::Resul
     })?;
     let reader = if snapshot.is_stream() { captured::Reader::Stream } else { captured::Reader::Http };
     add_function(lua, raw, "log_least", move |_, number: Value| -> Result<_, Fault> {
-        let Some(level) = super::super::run::number(&number).and_then(|n| Level::of_number(n as i64)) else {
+        let Some(level) = super::super::operation::number(&number).and_then(|n| Level::of_number(n as i64)) else {
             return Ok((None, Some("bad log level")));
         };
         Ok(if captured::set_least(reader, level) { (Some(true), None) } else { (None, Some(NOT_KEPT)) })
