@@ -1,20 +1,17 @@
 #!/usr/bin/env python3
 """Many held connections while the binary and the configuration change: nobody may notice.
 
-Held: long-polls by `ironweir stress --hold`, WebSockets (tunnels over TLS to an echo, a message a second each), and some subscribers that count the numbers of
+Held: long-polls by `ironweir stress --hold`, WebSockets (tunnels over TLS to an echo, a message a second each, by upgrade_echo.go), and some subscribers that count the numbers of
 messages. Meanwhile: binary upgrades (`ironweir -s upgrade`) and reloads. Printed: what each took, connections that ended, messages that were lost, came twice or
 out of order, the CPU of both workers, the kernel's counters of resets and aborts, how long the old process lived, memory before and after. All in a network namespace of its own.
 """
 import argparse
-import asyncio
 import json
 import os
 import pathlib
 import resource
 import shutil
 import signal
-import ssl
-import struct
 import subprocess
 import sys
 import tempfile
@@ -36,7 +33,6 @@ http {{ access_log off; nchan_shared_memory_size 256m; upstream echo {{ zone ech
       proxy_read_timeout 1h; }} }} }}
 """
 COUNTERS = ("TCPAbortOnData", "TCPAbortOnClose", "TCPAbortOnMemory", "TCPAbortOnTimeout", "TCPAbortOnLinger", "TCPAbortFailed", "ListenOverflows", "ListenDrops")
-SWITCH = (b"HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Accept: s3pPLMBiTxaQ9kYGzzhZRbK+xOo=\r\n\r\n")
 
 
 def main():
@@ -75,11 +71,13 @@ def run(options):
     command = [options.ironweir, "-p", str(directory), "-e", str(directory / "error.log"), "-c", str(directory / "nginx.conf")]
     children = []
     try:
-        children.append(subprocess.Popen([sys.executable, __file__, "--echo", str(echo)]))
+        talker = str(directory / "echo")
+        subprocess.run(["go", "build", "-o", talker, pathlib.Path(__file__).with_name("upgrade_echo.go")], check=True)
+        children.append(subprocess.Popen([talker, "serve", str(echo)]))
         held.wait_for(lambda: held.can_connect(echo))
         subprocess.run(["taskset", "-c", cpus(options), *command], check=True)
         held.wait_for(lambda: held.can_connect(port))
-        tunnels = subprocess.Popen([sys.executable, __file__, "--tunnel-clients", str(options.tunnels), str(tls)], stdout=subprocess.PIPE, text=True)
+        tunnels = subprocess.Popen([talker, "clients", str(options.tunnels), str(tls)], stdout=subprocess.PIPE, text=True)
         children.append(tunnels)
         assert tunnels.stdout.readline().split() == ["open", str(options.tunnels)]
         said = open(directory / "stress.txt", "w")
@@ -261,65 +259,6 @@ class Watched:
         return data
 
 
-async def echo(port):
-    """An upstream that switches protocols and gives back what it is given."""
-    async def serve(reader, writer):
-        try:
-            await reader.readuntil(b"\r\n\r\n")
-        except asyncio.IncompleteReadError:
-            return
-        writer.write(SWITCH)
-        while data := await reader.read(4096):
-            writer.write(data)
-        writer.close()
-    await (await asyncio.start_server(serve, "127.0.0.1", port, backlog=4096)).serve_forever()
-
-
-async def tunnel_clients(count, port):
-    """WebSockets over TLS; each sends its next number once a second, and wants it back."""
-    context = ssl.create_default_context()
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    context.minimum_version = ssl.TLSVersion.TLSv1_3
-    facts = {"ended": 0, "wrong": 0, "echoes": 0, "slowest_s": 0.0}
-    over = asyncio.Event()
-    asyncio.get_running_loop().add_signal_handler(signal.SIGUSR1, over.set)
-
-    async def open_one():
-        reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=context)
-        writer.write(held.UPGRADE.replace("/sub", "/ws").encode())
-        assert b" 101 " in await reader.readuntil(b"\r\n\r\n")
-        return reader, writer
-
-    async def talk(reader, writer, offset):
-        number = 0
-        await asyncio.sleep(offset)
-        try:
-            while not over.is_set():
-                at, frame = time.monotonic(), struct.pack("!BBIQ", 0x82, 0x88, 0, number)
-                writer.write(frame)
-                facts["wrong"] += await reader.readexactly(len(frame)) != frame
-                facts["echoes"] += 1
-                facts["slowest_s"] = round(max(facts["slowest_s"], time.monotonic() - at), 3)
-                number += 1
-                await asyncio.sleep(1)
-        except (OSError, asyncio.IncompleteReadError):
-            facts["ended"] += 1
-
-    clients = []
-    for begin in range(0, count, 50):
-        clients += await asyncio.gather(*(open_one() for _ in range(min(50, count - begin))))
-    print("open", len(clients), flush=True)
-    talks = [asyncio.create_task(talk(*client, at / count)) for at, client in enumerate(clients)]
-    await over.wait()
-    await asyncio.wait(talks, timeout=10)
-    print(json.dumps(facts), flush=True)
-
-
 if __name__ == "__main__":
     resource.setrlimit(resource.RLIMIT_NOFILE, (resource.getrlimit(resource.RLIMIT_NOFILE)[1],) * 2)
-    if sys.argv[1:2] == ["--echo"]:
-        asyncio.run(echo(int(sys.argv[2])))
-    elif sys.argv[1:2] == ["--tunnel-clients"]:
-        asyncio.run(tunnel_clients(int(sys.argv[2]), int(sys.argv[3])))
-    else:
-        main()
+    main()

@@ -215,7 +215,8 @@ impl Watch {
         let look = Look::take(ask)?;
         if let Some((began, moving, groups, before)) = self.last.take() {
             let serving = Serving::between(&before, &look);
-            let machine = machine::Facts::since(moving, &groups, began);
+            let mut machine = machine::Facts::since(moving, &groups, began);
+            machine.wake = machine::wake::costs();
             let (seconds, pid) = (machine.seconds, serving.pid);
             let mut facts = Facts { machine, serving: Some(serving), ..Facts::default() };
             whose::add_process(&mut facts, pid, &groups);
@@ -290,7 +291,10 @@ fn read(url: &str, pause: Duration) -> Result<Seen, String> {
         Ok(serving) if !whose::is_here(&facts, &addresses, serving.pid) => {
             return elsewhere::ask(&client, pause).map(Seen::Elsewhere);
         }
-        Ok(serving) => facts.serving = Some(serving),
+        Ok(serving) => {
+            facts.serving = Some(serving);
+            facts.machine.wake = machine::wake::costs();
+        }
         // A server that has a fault may not be able to say so; the machine tells of it all the same.
         Err(Failure::Silent(text)) => {
             facts.machine.missing.insert(0, format!("what the server says of itself: {text}"))
