@@ -47,7 +47,7 @@ install: ## puts what `make build` made below PREFIX (/usr/local), configuration
 deb: ## a Debian package in target/dist; ARCH=arm64 for another machine's
 ifeq ($(ARCH),arm64)
 	@$(MAKE) --no-print-directory arm64 build
-	@ARCH=arm64 RUN=$(TARGETS)/release/ironweir packaging/deb $(TARGETS)/$(RUST_arm64)/release/ironweir $(TARGETS)/dist
+	@ARCH=arm64 STRIP=aarch64-linux-gnu-strip RUN=$(TARGETS)/release/ironweir packaging/deb $(TARGETS)/$(RUST_arm64)/release/ironweir $(TARGETS)/dist
 else
 	@$(MAKE) --no-print-directory build
 	@packaging/deb $(TARGETS)/release/ironweir $(TARGETS)/dist
