@@ -240,13 +240,35 @@ fn tengine_s_checks() {
         "check_shm_size 1m; upstream u { zone u 64k; server 127.0.0.1:@SICK@ max_fails=0; server 127.0.0.1:@GOOD@ max_fails=0; \
          check interval=100 rise=1 fall=2 timeout=1000 type=http; check_keepalive_requests 10; \
          check_http_send \"HEAD /t HTTP/1.1\\r\\nHost: t\\r\\n\\r\\n\"; check_http_expect_alive http_2xx; } \
-         server { listen 127.0.0.1:@PORT@; location /api { api; } location / { proxy_pass http://u; } }",
+         server { listen 127.0.0.1:@PORT@; location /api { api; } location / { proxy_pass http://u; } \
+         location /page { check_status; } location /status { check_status json; } } } \
+         stream { upstream s { server 127.0.0.1:@GOOD@; check interval=100 type=tcp port=@SICK@; } server { listen 127.0.0.1:@OTHER@; proxy_pass s; }",
     )
     .set("SICK", sick.port)
     .set("GOOD", good.port)
     .start();
     is_out(&server, "answered 404, wanted 200-299");
     assert_eq!((sick.seen()[0].line(), sick.seen()[0].header("Host")), ("HEAD /t HTTP/1.1", Some("t")));
+    let json = |path| serde_json::from_slice::<Value>(&server.get(path).body).expect("JSON")["servers"].clone();
+    assert!(wait(|| json("/status")["up"] == 2), "{}", json("/status"));
+    let all = json("/status");
+    assert_eq!((&all["total"], &all["down"]), (&3.into(), &1.into()));
+    let [first, _, last] = &all["server"].as_array().unwrap()[..] else { panic!("{all}") };
+    assert_eq!(
+        (&first["status"], &first["rise"], &first["type"], &first["port"]),
+        (&"down".into(), &0.into(), &"http".into(), &0.into())
+    );
+    assert!(first["fall"].as_u64() >= Some(1) && first["name"] == format!("127.0.0.1:{}", sick.port), "{first}");
+    assert_eq!((&last["upstream"], &last["type"], &last["port"]), (&"s".into(), &"tcp".into(), &sick.port.into()));
+    assert_eq!(
+        (json("/status?status=down")["total"].as_u64(), json("/status?status=down")["server"][0]["index"].as_u64()),
+        (Some(1), Some(0))
+    );
+    let lines = server.get("/page?format=csv&status=up").text();
+    assert!(lines.starts_with(&format!("1,u,127.0.0.1:{},up,", good.port)) && lines.lines().count() == 2, "{lines}");
+    let page = server.get("/page");
+    assert_eq!(page.header("Content-Type"), Some("text/html"));
+    assert!(page.text().contains("3 peers, 1 of them down"), "{}", page.text());
 }
 
 #[test]

@@ -307,3 +307,49 @@ fn a_module_of_js_finds_others_beside_the_configuration() {
     .start();
     assert_eq!(server.get("/").text(), "found");
 }
+
+#[test]
+fn files_of_a_list_are_one_answer() {
+    let server = Site::http(
+        "include @DIR@/types; default_type text/plain;
+         server { listen 127.0.0.1:@PORT@; root @DIR@/www;
+           location / { concat on; concat_max_files 3; index index.html; }
+           location /more/ { alias @DIR@/www/; concat on; concat_unique off; concat_types text/plain; concat_delimiter \"\\n\"; concat_ignore_file_error on; } }",
+    )
+    .file("types", "types { text/css css; application/javascript js; text/html html; }")
+    .file("www/index.html", "index")
+    .file("www/a.css", "a { }")
+    .file("www/in/b.css", "b { }")
+    .file("www/empty.css", "")
+    .file("www/c.js", "c()")
+    .file("www/d.txt", "d")
+    .file("outside.css", "secret")
+    .start();
+    let r = server.get("/??a.css,in/b.css,empty.css?v=7");
+    assert_eq!((r.status, r.text().as_str(), r.header("Content-Type")), (200, "a { }b { }", Some("text/css")));
+    assert_eq!((r.header("Content-Length"), r.header("ETag").is_some()), (Some("10"), true));
+    let r = server.connect().send("GET /??a.css,in/b.css HTTP/1.1\r\nHost: a\r\nRange: bytes=3-6\r\n\r\n").response();
+    assert_eq!((r.status, r.text().as_str()), (206, " }b "));
+    assert_eq!(server.get("/in/??b.css").text(), "b { }");
+    assert_eq!(server.get("/??in%2fb.css").text(), "b { }");
+    for (path, status) in [
+        ("/??a.css,a.css,a.css,a.css", 400),
+        ("/??a.css,c.js", 400),
+        ("/??d.txt", 400),
+        ("/??../outside.css", 400),
+        ("/??in/..%2f..%2foutside.css", 400),
+        ("/??a%00.css", 400),
+        ("/??a.css,none.css", 404),
+        ("/??", 404),
+        ("/in/??../a.css", 400),
+    ] {
+        let r = server.get(path);
+        assert_eq!(r.status, status, "{path}");
+        assert!(!r.text().contains("secret") && !r.text().contains("a {"), "{path}: {}", r.text());
+    }
+    assert_eq!(server.get("/?a.css").text(), "index");
+    assert_eq!(server.get("/more/??c.js,none.js,d.txt").text(), "c()\nd");
+    assert_eq!(server.get("/more/??none.js").status, 404);
+    let said = refused(Site::server("concat_max_files many;"));
+    assert!(said.contains("invalid number"), "{said}");
+}

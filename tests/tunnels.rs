@@ -68,6 +68,53 @@ fn clients_reach_others_through_the_server() {
     }
 }
 
+/// The module that many have for this: CONNECT beside the locations of other requests.
+#[test]
+fn connect_beside_locations() {
+    let backend = Backend::ok("hello");
+    let other = Backend::ok("other");
+    let server = Site::http(
+        "log_format f '$status $connect_host $connect_port $request_method';
+         server { listen 127.0.0.1:@PORT@; access_log @DIR@/logs/tunnel.log f; allow 127.0.0.1; deny all;
+             proxy_connect; proxy_connect_allow @BACKEND@ 1-2; proxy_connect_connect_timeout 2s; proxy_connect_read_timeout 9s;
+             location / { return 200 plain; } location = /deny { deny all; } }
+         server { listen 127.0.0.1:@PORT@; server_name usual; allow all; proxy_connect; root nowhere; }
+         server { listen 127.0.0.1:@PORT@; server_name led; allow all; proxy_connect; proxy_connect_allow all;
+             if ($connect_port = 5) { return 418; } set $to 127.0.0.1:@AWAY@; if ($connect_port = @BACKEND@) { set $to 127.0.0.1; } proxy_connect_address $to; }
+         server { listen 127.0.0.1:@PORT@; server_name secret; auth_basic r; auth_basic_user_file users; proxy_connect; proxy_connect_allow all; }",
+    )
+    .set("BACKEND", backend.port)
+    .set("AWAY", other.port)
+    .file("users", "me:{PLAIN}word\n")
+    .start();
+    let through = |line: &str, more: &str| {
+        let (status, mut client) = connect(&server, line, more);
+        assert_eq!(status, 200, "{line}");
+        client.send("GET /through HTTP/1.1\r\nHost: backend\r\n\r\n").response().text()
+    };
+    assert_eq!(through(&format!("CONNECT 127.0.0.1:{} HTTP/1.1", backend.port), ""), "hello");
+    server.wait_for("logs/tunnel.log", &format!("200 127.0.0.1 {} CONNECT", backend.port));
+    assert_eq!(through(&format!("CONNECT led:{} HTTP/1.1", backend.port), ""), "hello");
+    assert_eq!(through("CONNECT led:9 HTTP/1.1", ""), "other");
+    for (line, more, expected) in [
+        ("CONNECT 127.0.0.1:1 HTTP/1.1", "", 502),
+        ("CONNECT 127.0.0.1:3 HTTP/1.1", "", 403),
+        ("CONNECT usual:80 HTTP/1.1", "", 403),
+        ("CONNECT led:5 HTTP/1.1", "", 418),
+        ("CONNECT secret:1 HTTP/1.1", "", 407),
+        ("GET / HTTP/1.1", "", 200),
+        ("GET /deny HTTP/1.1", "", 403),
+    ] {
+        assert_eq!(connect(&server, line, more).0, expected, "{line}");
+    }
+    assert_eq!(server.get("/").text(), "plain");
+    let said = |text: &str| Site::server(text).check().1;
+    assert!(said("proxy_connect;").contains("\"proxy_connect\" lets every client reach every address"));
+    assert!(said("proxy_connect; proxy_connect_allow 5-4;").contains("invalid port \"5-4\""));
+    assert!(said("proxy_connect; tunnel_pass;").contains("is duplicate"));
+    assert!(said("location / { proxy_connect; }").contains("is not allowed here"));
+}
+
 /// Whoever opens it to everybody is told so.
 #[test]
 fn an_open_proxy_is_warned_of() {

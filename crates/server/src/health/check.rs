@@ -22,6 +22,8 @@ pub struct Check {
     pub secure: Option<Arc<Secure>>,
     /// What is asked.
     pub ask: Ask,
+    /// The word for it: `type=`.
+    pub kind: &'static str,
 }
 
 impl Check {

@@ -38,7 +38,7 @@ fn handler(r: &mut Request) -> Verdict {
     let size = found.facts.size;
     let start = argument(r.get(r.head.args), b"start").and_then(value::number).filter(|n| (1..size).contains(n));
     let Some(start) = start else { return static_files::respond(r, &found) };
-    match static_files::begin(r, &found, HEAD.len() as u64 + size - start) {
+    match static_files::begin(r, found.facts.mtime, HEAD.len() as u64 + size - start) {
         Ok(()) => static_files::send_parts(r, HEAD, &found, start, size),
         Err(verdict) => verdict,
     }

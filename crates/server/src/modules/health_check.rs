@@ -96,6 +96,20 @@ enum Kind {
     Mqtt,
 }
 
+impl Kind {
+    /// What the directive calls it.
+    fn word(self) -> &'static str {
+        match self {
+            Kind::Http => "http",
+            Kind::Grpc => "grpc",
+            Kind::Tcp => "tcp",
+            Kind::HalfOpen => "tcp_half_open",
+            Kind::Udp => "udp",
+            Kind::Mqtt => "mqtt",
+        }
+    }
+}
+
 /// `health_check [interval=] [jitter=] [fails=] [passes=] [uri=] [port=] [match=] [mandatory [persistent]] [type=grpc
 /// [grpc_service=] [grpc_status=]|tcp|tcp_half_open] [keepalive_time=]`; in `stream` also `udp`, `type=mqtt`.
 fn health_check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
@@ -318,7 +332,7 @@ fn finish(build: &mut Build<'_>, level: &ConfigLevel, w: &Written) -> Result<(),
                 .ok_or_else(|| w.node.problem(format!("match \"{}\" is not defined", String::from_utf8_lossy(name))))?,
         ),
     };
-    let mut rhythm = w.rhythm;
+    let (mut rhythm, kind) = (w.rhythm, w.kind.word());
     let group = |build: &Build<'_>, id: GroupId| build.groups[id.0 as usize].clone();
     if build.subsystem.is_stream() {
         let id = level.conf.stream_proxy.group().ok_or_else(missing)?;
@@ -339,7 +353,7 @@ fn finish(build: &mut Build<'_>, level: &ConfigLevel, w: &Written) -> Result<(),
         let protocols: Vec<&[u8]> = own.ssl_alpn.iter().map(Vec::as_slice).collect();
         let context = context.as_ref().filter(|_| matches!(ask, Ask::Tcp(_)));
         let secure = context.map(|c| Arc::new(c.for_checks(group.name.as_bytes(), &protocols)));
-        return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask });
+        return add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask, kind });
     }
     let (proxy, grpc) = (&level.conf.proxy, &level.conf.grpc);
     let (proxy, (id, host, context)) = match (proxy.checked(), grpc.checked()) {
@@ -372,7 +386,7 @@ fn finish(build: &mut Build<'_>, level: &ConfigLevel, w: &Written) -> Result<(),
         Kind::Tcp | Kind::Udp | Kind::Mqtt => Ask::Tcp(Talk::default()),
     };
     let group: Arc<Group> = group(build, id);
-    add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask })
+    add(build, &w.node, |number| Check { group, number, rhythm, port: w.port, secure, ask, kind })
 }
 
 /// `type=mqtt`: a CONNECT that a broker accepts. Two clients of one name would throw each other out, so each check has its own.

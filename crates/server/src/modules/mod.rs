@@ -17,6 +17,8 @@ pub mod cache_purge;
 mod cgi;
 pub mod charset;
 pub mod charset_tables;
+pub mod check_status;
+pub mod concat;
 pub mod core;
 pub mod dashboard;
 pub mod dav;
@@ -71,6 +73,7 @@ pub mod otel;
 pub mod process;
 pub mod prometheus;
 pub mod proxy;
+pub mod proxy_connect;
 pub mod random_index;
 pub mod range;
 pub mod realip;
@@ -192,6 +195,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     memcached::COMMON_DIRECTIVES,
     tunnel::DIRECTIVES,
     tunnel::COMMON_DIRECTIVES,
+    proxy_connect::DIRECTIVES,
     grpc::DIRECTIVES,
     grpc::COMMON_DIRECTIVES,
     grpc::HEADER_DIRECTIVES,
@@ -201,6 +205,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     sticky::DIRECTIVES,
     health_check::DIRECTIVES,
     tengine_check::DIRECTIVES,
+    check_status::DIRECTIVES,
     open_file_cache::DIRECTIVES,
     disable_symlinks::DIRECTIVES,
     gzip_rules::DIRECTIVES,
@@ -217,6 +222,7 @@ const DIRECTIVES: &[&[Directive]] = &[
     slice::DIRECTIVES,
     index::DIRECTIVES,
     random_index::DIRECTIVES,
+    concat::DIRECTIVES,
     fancyindex::DIRECTIVES,
     autoindex::DIRECTIVES,
     dav::DIRECTIVES,
@@ -277,6 +283,7 @@ const VARIABLES: &[&[Builtin]] = &[
     shed::VARIABLES,
     ssi::VARIABLES,
     echo::VARIABLES,
+    proxy_connect::VARIABLES,
     slice::VARIABLES,
     ssl_variables::VARIABLES,
     acme::VARIABLES,
@@ -412,6 +419,8 @@ location_confs! {
     index,
     /// `random_index`.
     random_index,
+    /// `concat`.
+    concat shared,
     /// `fancyindex`.
     fancyindex shared,
     /// `autoindex`.

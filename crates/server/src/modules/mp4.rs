@@ -176,7 +176,7 @@ fn read_file(file: &OwnedFd, at: u64, len: u64) -> Result<Vec<u8>, String> {
 fn respond(r: &mut Request, found: &OpenedFile, ftyp: &[u8], cut: &Cut) -> Verdict {
     let head = [ftyp, &cut.head].concat();
     r.answer.single_range = true;
-    if let Err(verdict) = static_files::begin(r, found, head.len() as u64 + (cut.to - cut.from)) {
+    if let Err(verdict) = static_files::begin(r, found.facts.mtime, head.len() as u64 + (cut.to - cut.from)) {
         return verdict;
     }
     static_files::send_parts(r, &head, found, cut.from, cut.to)

@@ -3,9 +3,9 @@
 
 use super::{
     LocationConf, access, acme, addition, auth_basic, auth_jwt, auth_oidc, auth_request, autoindex, brotli, charset,
-    dav, echo, fancyindex, guard, gunzip, gzip, gzip_rules, gzip_static, headers, headers_more, image_filter, index,
-    js, limit_conn, limit_req, log, lua, mirror, modsecurity, not_modified, otel, random_index, range, realip, rewrite,
-    slice, ssi, ssl, static_files, sub, subs_filter, sysguard, try_files, userid, vts, zstd,
+    concat, dav, echo, fancyindex, guard, gunzip, gzip, gzip_rules, gzip_static, headers, headers_more, image_filter,
+    index, js, limit_conn, limit_req, log, lua, mirror, modsecurity, not_modified, otel, random_index, range, realip,
+    rewrite, slice, ssi, ssl, static_files, sub, subs_filter, sysguard, try_files, userid, vts, zstd,
 };
 use crate::request::include;
 use crate::request::steps::{Handler, HeaderFilter, Logger, Participants, Phase};
@@ -69,6 +69,7 @@ static PHASES: [&[Listed<Handler>]; Phase::COUNT] = [
     ],
     // Content, for locations without a content handler of their own.
     &[
+        (|c| *c.concat.concat, Handler::Now(concat::handler)),
         (|_| true, Handler::Now(random_index::handler)),
         (|_| true, Handler::Now(index::handler)),
         (|c| *c.fancyindex.fancyindex, Handler::Now(fancyindex::handler)),

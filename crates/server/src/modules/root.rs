@@ -111,8 +111,12 @@ pub fn set_content_type(r: &mut Request) {
         return;
     }
     let snapshot = r.snapshot.clone();
-    let conf = &snapshot.location(r.location).conf.core;
-    let uri = r.get(r.head.uri);
+    let kind = type_of(&snapshot.location(r.location).conf.core, r.get(r.head.uri));
+    r.answer.headers.content_type = Some(r.text(kind));
+}
+
+/// The type of a file by the end of its name.
+pub fn type_of<'c>(conf: &'c super::core::Conf, uri: &[u8]) -> &'c [u8] {
     let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
     let known = memchr::memrchr(b'.', name).and_then(|dot| {
         let extension = &name[dot + 1..];
@@ -122,8 +126,7 @@ pub fn set_content_type(r: &mut Request) {
         lower.make_ascii_lowercase();
         conf.types.get(&*lower)
     });
-    let kind = known.map_or(&**conf.default_type, |k| &**k);
-    r.answer.headers.content_type = Some(r.text(kind));
+    known.map_or(&**conf.default_type, |k| &**k)
 }
 
 /// Whether the uri can be mapped to a path: an `alias` fits only the uri its location was found by.

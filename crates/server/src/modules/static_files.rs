@@ -47,22 +47,21 @@ fn serve(r: &mut Request, path: &[u8]) -> Verdict {
 
 /// Answers with a found file (a part of `ngx_http_static_handler` that other modules share).
 pub fn respond(r: &mut Request, found: &OpenedFile) -> Verdict {
-    match begin(r, found, found.facts.size) {
+    match begin(r, found.facts.mtime, found.facts.size) {
         Ok(()) => files::send(r, found),
         Err(verdict) => verdict,
     }
 }
 
-/// Sends the head of an answer that is made of a found file: as much as `length`.
-pub fn begin(r: &mut Request, found: &OpenedFile, length: u64) -> Result<(), Verdict> {
+/// Sends the head of an answer that is made of files, the newest of which has this time: as much as `length`.
+pub fn begin(r: &mut Request, mtime: i64, length: u64) -> Result<(), Verdict> {
     if let Err(status) = crate::request::body::discard_arrived(r) {
         return Err(Verdict::Status(status));
     }
-    let facts = &found.facts;
     r.answer.headers.status = 200;
     r.answer.headers.content_length = Some(length);
-    r.answer.headers.last_modified = Some(facts.mtime);
-    set_etag(r, facts.mtime, length);
+    r.answer.headers.last_modified = Some(mtime);
+    set_etag(r, mtime, length);
     root::set_content_type(r);
     r.answer.allow_ranges = true;
     r.action = action::SENDING_RESPONSE;
@@ -71,14 +70,18 @@ pub fn begin(r: &mut Request, found: &OpenedFile, length: u64) -> Result<(), Ver
 
 /// Sends some bytes, and behind them a stretch of a found file, as the whole body.
 pub fn send_parts(r: &mut Request, head: &[u8], found: &OpenedFile, from: u64, to: u64) -> Verdict {
-    let sent = r.send_body(Chunk::Bytes(head), false).and_then(|()| match &found.data {
-        Data::Nothing => r.send_body(Chunk::Bytes(b""), true),
-        Data::Memory(small) => r.send_body(Chunk::Bytes(&small.bytes).cut(from, to), true),
-        Data::File(file) => r.send_body(Chunk::File { file, offset: from, len: to - from }, true),
-    });
-    match sent {
+    match r.send_body(Chunk::Bytes(head), false).and_then(|()| send_stretch(r, found, from, to, true)) {
         Ok(()) => Verdict::Answered,
         Err(verdict) => verdict,
+    }
+}
+
+/// Sends a stretch of a found file as a piece of the body, or as the last one.
+pub fn send_stretch(r: &mut Request, found: &OpenedFile, from: u64, to: u64, is_last: bool) -> Result<(), Verdict> {
+    match &found.data {
+        Data::Nothing => r.send_body(Chunk::Bytes(b""), is_last),
+        Data::Memory(small) => r.send_body(Chunk::Bytes(&small.bytes).cut(from, to), is_last),
+        Data::File(file) => r.send_body(Chunk::File { file, offset: from, len: to - from }, is_last),
     }
 }
 

@@ -104,6 +104,31 @@ enum Kind {
     FastCgi,
 }
 
+/// What `type=` says.
+const KINDS: [(&str, Kind); 7] = [
+    ("tcp", Kind::Tcp),
+    ("http", Kind::Http),
+    ("udp", Kind::Udp),
+    ("ajp", Kind::Ajp),
+    ("mysql", Kind::Mysql),
+    ("ssl_hello", Kind::SslHello),
+    ("fastcgi", Kind::FastCgi),
+];
+
+impl Kind {
+    fn is_for(self, is_stream: bool) -> bool {
+        match self {
+            Kind::Http | Kind::FastCgi => !is_stream,
+            Kind::Udp => is_stream,
+            Kind::Tcp | Kind::Ajp | Kind::Mysql | Kind::SslHello => true,
+        }
+    }
+
+    fn word(self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self).map_or("", |(word, _)| word)
+    }
+}
+
 /// `check interval=ms [fall=] [rise=] [timeout=ms] [default_down=] [type=] [port=]`
 fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let is_stream = scope.build.subsystem.is_stream();
@@ -132,13 +157,10 @@ fn check(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             ("default_down", "true") => rhythm.mandatory = true,
             ("default_down", "false") => (rhythm.mandatory, rhythm.persistent) = (false, false),
             ("port", v) => written.port = Some(port(v.as_bytes()).ok_or_else(bad)?),
-            ("type", "tcp") => written.kind = Kind::Tcp,
-            ("type", "http") if !is_stream => written.kind = Kind::Http,
-            ("type", "udp") if is_stream => written.kind = Kind::Udp,
-            ("type", "ajp") => written.kind = Kind::Ajp,
-            ("type", "mysql") => written.kind = Kind::Mysql,
-            ("type", "ssl_hello") => written.kind = Kind::SslHello,
-            ("type", "fastcgi") if !is_stream => written.kind = Kind::FastCgi,
+            ("type", word) => {
+                let known = KINDS.iter().find(|(name, _)| *name == word).map(|(_, kind)| *kind);
+                written.kind = known.filter(|kind| kind.is_for(is_stream)).ok_or_else(bad)?;
+            }
             _ => return Err(bad()),
         }
     }
@@ -183,8 +205,8 @@ pub fn finish(build: &mut Build<'_>, group: &Arc<Group>, given: Given) -> Result
             Ask::FastCgi(Arc::new(HttpAsk { request, is_head: false, wanted: alive(&given.alive) }))
         }
     };
-    let group = group.clone();
-    super::health_check::add(build, &node, |number| Check { group, number, rhythm, port, secure: None, ask })
+    let (group, kind) = (group.clone(), kind.word());
+    super::health_check::add(build, &node, |number| Check { group, number, rhythm, port, secure: None, ask, kind })
 }
 
 /// Statuses of these classes, or what Tengine takes for well.

@@ -3,7 +3,7 @@
 //! clients name the place and none of these is there, `-t` warns.
 
 use super::cgi::{self, Pass};
-use super::{ignored, proxy};
+use super::{ignored, proxy, proxy_connect};
 use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request};
@@ -42,7 +42,13 @@ pub struct Conf {
     /// What all modules with upstreams have.
     pub upstream: UpstreamConf,
     pass: Option<Arc<Pass>>,
+    /// `proxy_connect`: what clients may name.
+    pub(super) named: proxy_connect::Named,
+    is_named: bool,
 }
+
+/// The content handler of a CONNECT.
+pub(super) const CONTENT: Content = Content::Later(run);
 
 crate::inherited!(Conf, |conf| conf.pass.is_none());
 
@@ -54,6 +60,20 @@ impl Conf {
 }
 
 fn tunnel_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    read_pass(scope, node)?;
+    scope.level.conf.core.handler = Some(CONTENT);
+    scope.build.main.tunnel.seen = true;
+    Ok(())
+}
+
+/// `proxy_connect`: where the client says, as far as that is let in.
+pub(super) fn pass_to_named(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
+    read_pass(scope, node)?;
+    scope.level.conf.tunnel.is_named = true;
+    Ok(())
+}
+
+fn read_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut node = node.clone();
     if node.args.is_empty() {
         node.args.push(Word { text: DEFAULT_PLACE.to_vec(), span: node.name.span, quoted: false });
@@ -61,25 +81,20 @@ fn tunnel_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let before = scope.level.conf.tunnel.pass.is_some();
     scope.level.conf.tunnel.pass = Pass::read(scope, &node, before)?;
     scope.level.conf.core.auto_redirect = false;
-    scope.level.conf.core.handler = Some(Content::Later(run));
-    scope.build.main.tunnel.seen = true;
     Ok(())
 }
 
 /// Finds the group, and inherits into `if` and `limit_except`.
 pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &super::LocationConf) {
-    proxy::inherit_pass(level, &parent.tunnel.pass, |c| &mut c.tunnel.pass, Content::Later(run));
+    proxy::inherit_pass(level, &parent.tunnel.pass, |c| &mut c.tunnel.pass, CONTENT);
     let Some(pass) = level.conf.tunnel.pass.clone() else { return };
     pass.find(build, |place| place);
     let conf = &level.conf;
     let guarded =
         !conf.access.rules.is_empty() || conf.auth_basic.user_file.is_some() || conf.auth_request.uri.is_some();
     if pass.fixed().is_none() && !guarded {
-        let text = "\"tunnel_pass\" lets every client reach every address: there is no \"allow\", \"deny\" or authentication here";
-        let place = build.http_end;
-        if !build.problems.iter().any(|p| p.message == text) {
-            build.problems.push(Problem::warn(pass.place_in_text().or(place), text.to_owned()));
-        }
+        let name = if conf.tunnel.is_named { "proxy_connect" } else { "tunnel_pass" };
+        proxy_connect::warn_of_open(build, name, pass.place_in_text());
     }
 }
 
@@ -97,7 +112,10 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     cgi::begin(r, "");
     r.attempts.is_cgi = false;
-    let place = pass.place(r);
+    let mut place = pass.place(r);
+    if conf.is_named {
+        place = conf.named.place(r, place)?;
+    }
     if r.has_fault() {
         return Err(Verdict::Status(500));
     }

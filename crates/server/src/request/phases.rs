@@ -241,6 +241,11 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.flow.valid_location = true;
     let snapshot = r.snapshot.clone();
     r.location = snapshot.server(r.server).root;
+    if let Some(handler) = modules::proxy_connect::handler(r) {
+        enter_location(r);
+        r.flow.content_handler = Some(handler);
+        return None;
+    }
     let Ok(found) = snapshot.location(r.location).inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
     if let Located::Location(id) | Located::AutoRedirect(id) = found {
         r.location = id;
