@@ -45,8 +45,6 @@ pub struct ServerConf {
     pub zone: Option<Arc<crate::status::zones::Zone>>,
     /// `tunnel_pass` stands in it: CONNECT is let in.
     pub allow_connect: bool,
-    /// `proxy_connect`: no location is looked for then.
-    pub connects_beside_locations: bool,
 }
 
 /// A server block.

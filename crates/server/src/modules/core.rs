@@ -252,6 +252,8 @@ pub struct Conf {
     pub internal: bool,
     /// The content handler.
     pub handler: Option<Content>,
+    /// Of a server's own level: who answers a CONNECT, for which no location is looked for (`proxy_connect`).
+    pub connect_handler: Option<Content>,
     /// `limit_except`
     pub limit_except: Option<LimitExcept>,
     /// The open error log.

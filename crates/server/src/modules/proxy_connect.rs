@@ -7,7 +7,7 @@ use crate::config::setters::{self, duplicate};
 use crate::config::variables::Builtin;
 use crate::config::{Build, Directive, Scope, http};
 use crate::log_error;
-use crate::request::phases::{Content, Verdict};
+use crate::request::phases::Verdict;
 use crate::request::{Method, Request};
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::directives::bind_value;
@@ -20,8 +20,7 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[
     http("proxy_connect", |s, n| {
         tunnel::pass_to_named(s, n)?;
-        let server = s.level.server.get_or_insert_default();
-        (server.allow_connect, server.connects_beside_locations) = (true, true);
+        s.level.server.get_or_insert_default().allow_connect = true;
         Ok(())
     }),
     http("proxy_connect_allow", allow),
@@ -104,11 +103,6 @@ fn allow(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     }
     scope.level.conf.tunnel.named.ports = Some(ports.into());
     Ok(())
-}
-
-/// The content handler of a CONNECT that no location has a say in.
-pub fn handler(r: &Request) -> Option<Content> {
-    (r.head.method == Method::Connect && r.server().conf.connects_beside_locations).then_some(tunnel::CONTENT)
 }
 
 impl Named {

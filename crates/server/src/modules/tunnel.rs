@@ -48,7 +48,7 @@ pub struct Conf {
 }
 
 /// The content handler of a CONNECT.
-pub(super) const CONTENT: Content = Content::Later(run);
+const CONTENT: Content = Content::Later(run);
 
 crate::inherited!(Conf, |conf| conf.pass.is_none());
 
@@ -70,6 +70,7 @@ fn tunnel_pass(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 pub(super) fn pass_to_named(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     read_pass(scope, node)?;
     scope.level.conf.tunnel.is_named = true;
+    scope.level.conf.core.connect_handler = Some(CONTENT);
     Ok(())
 }
 

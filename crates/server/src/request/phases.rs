@@ -241,7 +241,9 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.flow.valid_location = true;
     let snapshot = r.snapshot.clone();
     r.location = snapshot.server(r.server).root;
-    if let Some(handler) = modules::proxy_connect::handler(r) {
+    if r.head.method == super::Method::Connect
+        && let Some(handler) = snapshot.location(r.location).conf.core.connect_handler
+    {
         enter_location(r);
         r.flow.content_handler = Some(handler);
         return None;
