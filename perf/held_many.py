@@ -92,6 +92,7 @@ def parse():
     parser.add_argument("--backlog", type=int, default=65_535)
     parser.add_argument("--messages", type=int, default=3, help="to all")
     parser.add_argument("--size", type=int, default=200)
+    parser.add_argument("--qos", type=int, choices=[0, 1], default=0, help="of what clients of MQTT subscribe to")
     parser.add_argument("--keep-gb", type=float, default=6.0, help="memory of the machine that is left alone")
     parser.add_argument("--server-cpu", type=int, default=0)
     parser.add_argument("--load-cpu", type=int, default=1)
@@ -151,7 +152,7 @@ def hold(options, url, rate, network, said):
     if options.heartbeat:
         command += ["--heartbeat", options.heartbeat]
     if options.kind == "mqtt":
-        command += ["--topic", "all"]
+        command += ["--topic", "all", "--qos", str(options.qos)]
     with open(said, "w") as out:
         holder = subprocess.Popen([*command, url], stdout=out, stderr=subprocess.PIPE, text=True)
     return holder, Lines(holder)

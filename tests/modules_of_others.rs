@@ -353,3 +353,24 @@ fn files_of_a_list_are_one_answer() {
     let said = refused(Site::server("concat_max_files many;"));
     assert!(said.contains("invalid number"), "{said}");
 }
+
+#[test]
+fn consistent_hash_is_hash_by_another_name() {
+    let backends = [Backend::ok("0"), Backend::ok("1"), Backend::ok("2")];
+    let group = |name: &str, method: &str| {
+        let servers = (0..3).map(|n| format!("server 127.0.0.1:@B{n}@;")).collect::<String>();
+        format!("upstream {name} {{ {method} {servers} }}")
+    };
+    let groups = group("a", "consistent_hash $arg_k;") + &group("b", "hash $arg_k consistent;");
+    let mut site = Site::http(&format!(
+        "{groups} server {{ listen 127.0.0.1:@PORT@; location /a {{ proxy_pass http://a; }} location /b {{ proxy_pass http://b; }} }}"
+    ));
+    for (name, backend) in ["B0", "B1", "B2"].into_iter().zip(&backends) {
+        site = site.set(name, backend.port);
+    }
+    let server = site.start();
+    let answers = |path: &str| (0..24).map(|k| server.get(&format!("{path}?k=key{k}")).text()).collect::<String>();
+    let all = answers("/a");
+    assert_eq!(all, answers("/b"));
+    assert!(["0", "1", "2"].iter().all(|n| all.contains(n)), "{all}");
+}

@@ -38,6 +38,11 @@ pub const DIRECTIVES: &[Directive] = &[
     Directive { name: "maglev", within: Contexts::STREAM_UPSTREAM, set: |s, n| method(s, n, Method::Maglev) },
     upstream("ip_hash", |s, n| method(s, n, Method::IpHash)),
     upstream_of_both("hash", hash),
+    // Tengine's name for `hash ... consistent`.
+    upstream("consistent_hash", |s, n| {
+        let key = Complex::compile(s.build, &n.args[0])?;
+        method(s, n, Method::Hash { key, consistent: true })
+    }),
     upstream_of_both("random", random),
     upstream_of_both("least_time", least_time),
     upstream("queue", queue),
