@@ -111,6 +111,7 @@ fn connect_beside_locations() {
     let said = |text: &str| Site::server(text).check().1;
     assert!(said("proxy_connect;").contains("\"proxy_connect\" lets every client reach every address"));
     assert!(said("proxy_connect; proxy_connect_allow 5-4;").contains("invalid port \"5-4\""));
+    assert!(said("proxy_connect; proxy_connect_address 127.0.0.1 there;").contains("invalid parameter \"there\""));
     assert!(said("proxy_connect; tunnel_pass;").contains("is duplicate"));
     assert!(said("location / { proxy_connect; }").contains("is not allowed here"));
 }

@@ -10,7 +10,7 @@ use crate::snapshot::Snapshot;
 use conf::{Node, Problem};
 use serde_json::{Value, json};
 use std::fmt::Write;
-use wire::http1::escape::escape_html;
+use wire::http1::escape::html_of;
 use wire::http1::target::argument;
 
 /// The directive.
@@ -171,8 +171,8 @@ fn html(rows: &[Row], generation: u64) -> String {
             out,
             "\n<tr{class}><td class=\"n\">{}<td>{}<td>{}<td>{status}",
             row.index,
-            escaped(&row.upstream),
-            escaped(&row.name)
+            html_of(&row.upstream),
+            html_of(&row.name)
         );
         let _ = write!(
             out,
@@ -182,12 +182,6 @@ fn html(rows: &[Row], generation: u64) -> String {
     }
     out.push_str("</table></body></html>\n");
     out
-}
-
-fn escaped(text: &str) -> String {
-    let mut out = Vec::new();
-    escape_html(text.as_bytes(), &mut out);
-    String::from_utf8_lossy(&out).into_owned()
 }
 
 #[cfg(test)]

@@ -55,9 +55,13 @@ pub fn handler(r: &mut Request) -> Verdict {
     if !root::check_alias(r) {
         return Verdict::Status(500);
     }
-    match find(r).and_then(|found| send(r, &found)) {
-        Ok(()) => Verdict::Answered,
-        Err(verdict) => verdict,
+    match find(r) {
+        Ok(found) => send(r, &found).err().unwrap_or(Verdict::Answered),
+        Err(verdict) => {
+            // An error's page has a type of its own.
+            r.answer.headers.content_type = None;
+            verdict
+        }
     }
 }
 
@@ -81,7 +85,6 @@ fn find(r: &mut Request) -> Result<Vec<OpenedFile>, Verdict> {
         let is_other = *conf.concat.unique && before.is_some_and(|before| r.get(before) != kind);
         r.answer.headers.content_type = Some(r.text(kind));
         if is_other || !conf.concat.types.fits(r) {
-            r.answer.headers.content_type = None;
             return Err(Verdict::Status(400));
         }
         r.answer.headers.content_type = before.or(r.answer.headers.content_type);
@@ -90,17 +93,10 @@ fn find(r: &mut Request) -> Result<Vec<OpenedFile>, Verdict> {
         match open(r, &path) {
             Ok(file) => found.push(file),
             Err(Verdict::Status(403 | 404)) if *conf.concat.ignore_file_error => {}
-            Err(verdict) => {
-                r.answer.headers.content_type = None;
-                return Err(verdict);
-            }
+            Err(verdict) => return Err(verdict),
         }
     }
-    if found.is_empty() {
-        r.answer.headers.content_type = None;
-        return Err(Verdict::Status(404));
-    }
-    Ok(found)
+    if found.is_empty() { Err(Verdict::Status(404)) } else { Ok(found) }
 }
 
 /// A name of the list below the uri, which it may not climb out of.

@@ -1,7 +1,7 @@
 //! `proxy_connect`: CONNECT in a server whose other requests go their usual way (`ngx_http_proxy_connect_module`, Tengine's too). A CONNECT
 //! is none of the locations' business there: the server's own level has its rules. How bytes go is `tunnel`'s.
 
-use super::{ignored, tunnel};
+use super::tunnel;
 use crate::config::complex::Complex;
 use crate::config::setters::{self, duplicate};
 use crate::config::variables::Builtin;
@@ -28,6 +28,9 @@ pub const DIRECTIVES: &[Directive] = &[
         if s.level.conf.tunnel.named.address.is_some() {
             return Err(duplicate(n));
         }
+        if let Some(word) = n.args.get(1) {
+            return Err(word.problem(format!("invalid parameter \"{}\"", word.as_str())));
+        }
         if n.args[0] != "off" {
             s.level.conf.tunnel.named.address = Some(Complex::compile(s.build, &n.args[0])?);
         }
@@ -39,9 +42,9 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     http("proxy_connect_connect_timeout", |s, n| setters::time(&mut upstream(s).connect_timeout, n)),
     http("proxy_connect_data_timeout", |s, n| setters::time(&mut upstream(s).read_timeout, n)),
-    // What `proxy_connect_data_timeout` was called before; the other one has no effect in the module either.
+    // What `proxy_connect_data_timeout` was called before.
     http("proxy_connect_read_timeout", |s, n| setters::time(&mut upstream(s).read_timeout, n)),
-    http("proxy_connect_send_timeout", ignored::any),
+    http("proxy_connect_send_timeout", |s, n| setters::time(&mut upstream(s).send_timeout, n)),
 ];
 
 /// Variables of a CONNECT, in any server.

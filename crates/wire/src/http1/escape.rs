@@ -140,6 +140,13 @@ pub fn escape_html(text: &[u8], out: &mut Vec<u8>) {
     }
 }
 
+/// A text with `<`, `>`, `&` and `"` as entities.
+pub fn html_of(text: &str) -> String {
+    let mut out = Vec::with_capacity(text.len());
+    escape_html(text.as_bytes(), &mut out);
+    String::from_utf8_lossy(&out).into_owned()
+}
+
 /// Appends `text` as the inside of a JSON string. Bytes from 0x7f on stay as they are.
 pub fn escape_json(text: &[u8], out: &mut Vec<u8>) {
     for &byte in text {

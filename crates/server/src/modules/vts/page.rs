@@ -14,6 +14,7 @@ use runtime::clock;
 use serde_json::{Map, Value, json};
 use std::fmt::Write;
 use std::sync::Arc;
+use wire::http1::escape::html_of;
 
 /// The form of the module whose JSON this is.
 const MODULE_VERSION: &str = "v0.2.4";
@@ -313,7 +314,7 @@ impl Counts<'_> {
         let _ = writeln!(
             out,
             "<h1>{}</h1><p>Active {} &middot; reading {} &middot; writing {} &middot; waiting {} &middot; requests {}</p>",
-            escaped(&self.wanted.host),
+            html_of(&self.wanted.host),
             c.active,
             c.reading,
             c.writing,
@@ -329,19 +330,13 @@ impl Counts<'_> {
     }
 }
 
-fn escaped(text: &str) -> String {
-    let mut out = Vec::new();
-    wire::http1::escape::escape_html(text.as_bytes(), &mut out);
-    String::from_utf8_lossy(&out).into_owned()
-}
-
 fn table(out: &mut String, heading: &str, counted: &Counted) {
-    let _ = write!(out, "<h2>{}</h2><table><tr><th>Zone", escaped(heading));
+    let _ = write!(out, "<h2>{}</h2><table><tr><th>Zone", html_of(heading));
     for name in ["Requests", "Mean, ms", "1xx", "2xx", "3xx", "4xx", "5xx", "In, bytes", "Out, bytes"] {
         let _ = write!(out, "<th>{name}");
     }
     for (name, t) in counted {
-        let _ = write!(out, "\n<tr><td>{}<td>{}<td>{}", escaped(name), t.requests, t.mean_ms());
+        let _ = write!(out, "\n<tr><td>{}<td>{}<td>{}", html_of(name), t.requests, t.mean_ms());
         for n in t.classes.iter().chain([&t.received, &t.sent]) {
             let _ = write!(out, "<td>{n}");
         }
