@@ -47,6 +47,9 @@ pub(super) async fn run(line: OwnedFd) {
                 dictionaries.push((number, text));
             }
             Ok(Frame::Batch(records)) => {
+                if records.iter().any(|record| matches!(record.kind, Some(Kind::Mqtt | Kind::Session))) {
+                    nchan::succession::catch_up().await;
+                }
                 let mut files = frame.fds.into_iter();
                 let mut keys = std::mem::take(&mut keys).into_iter();
                 let take = |record: &Record<'_>| {

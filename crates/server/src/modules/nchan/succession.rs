@@ -211,16 +211,25 @@ pub enum Hearing {
 /// `done` is told when that is so, or has taken too long. On a thread with the configuration.
 pub fn hear_groups(groups: Vec<Vec<u8>>, hearing: Hearing, done: impl FnOnce() + 'static) {
     runtime::spawn(async move {
-        let snapshot = crate::worker::snapshot();
-        for group in groups {
-            let Some(backend) = backend::of_group(&snapshot, &group) else { continue };
-            match hearing {
-                Hearing::Begins => backend.hear_group(&group).await,
-                Hearing::CatchesUp => backend.catch_up(&group).await,
-            }
-        }
+        hear_all(groups, hearing).await;
         done();
     });
+}
+
+/// Waits until all is here that Redis has told so far: clients that come may have had it already in the process before, and go on behind it.
+pub async fn catch_up() {
+    hear_all(shared_groups(), Hearing::CatchesUp).await;
+}
+
+async fn hear_all(groups: Vec<Vec<u8>>, hearing: Hearing) {
+    let snapshot = crate::worker::snapshot();
+    for group in groups {
+        let Some(backend) = backend::of_group(&snapshot, &group) else { continue };
+        match hearing {
+            Hearing::Begins => backend.hear_group(&group).await,
+            Hearing::CatchesUp => backend.catch_up(&group).await,
+        }
+    }
 }
 
 /// Groups whose channels are in a Redis, and are heard by filters.

@@ -48,6 +48,8 @@ pub(super) enum Order {
     Retained(Box<[u8]>),
     /// Subscribe to all channels of a group of this local name.
     FollowGroup(Box<[u8]>),
+    /// Answer: what was told of a group of this local name stands before the answer.
+    CatchUp(Box<[u8]>, oneshot::Sender<()>),
     /// Is there such a channel, of this local name?
     Exists(Box<[u8]>, oneshot::Sender<bool>),
     Delete(Box<[u8]>, oneshot::Sender<()>),
@@ -68,7 +70,7 @@ impl Order {
                 wire_up::key(namespace, &remote(name))
             }
             Order::Retained(name) => wire_up::retained_key(namespace, wire_up::split(&remote(name)).0),
-            Order::FollowGroup(group) => wire_up::retained_key(namespace, &remote(group)),
+            Order::FollowGroup(group) | Order::CatchUp(group, _) => wire_up::retained_key(namespace, &remote(group)),
             Order::Retain(key, ..) => key.clone(),
             Order::Asking(order) => order.key(namespace),
             Order::Mapped => Vec::new(),
@@ -79,7 +81,7 @@ impl Order {
     pub(super) fn is_late(&self) -> bool {
         match self {
             Order::Publish(publish) => publish.is_late(),
-            Order::Delete(_, reply) => reply.is_closed(),
+            Order::Delete(_, reply) | Order::CatchUp(_, reply) => reply.is_closed(),
             Order::Exists(_, reply) => reply.is_closed(),
             Order::Asking(order) => order.is_late(),
             Order::Follow(_) | Order::Retained(_) | Order::FollowGroup(_) | Order::Retain(..) | Order::Mapped => false,
@@ -405,11 +407,10 @@ impl Backend {
         self.wait(rx).await;
     }
 
-    /// Waits until all has come that Redis has told of a group so far: its answers come behind that.
+    /// Waits until all has come that Redis has told of a group that is heard: its answers come behind that. Not for ever.
     pub(in super::super) async fn catch_up(&self, group: &[u8]) {
         let (tx, rx) = oneshot::channel();
-        self.groups().entry(group.into()).or_default().waiting.push(tx);
-        if self.orders.try_send(Order::FollowGroup(group.into())).is_ok() {
+        if self.is_up.load(Relaxed) && self.orders.try_send(Order::CatchUp(group.into(), tx)).is_ok() {
             self.wait(rx).await;
         }
     }

@@ -47,6 +47,8 @@ enum Expect {
     Retained(Box<[u8]>),
     /// The same for all of a group.
     AllRetained(Box<[u8]>),
+    /// Nothing but that it has come: of a group of this local name.
+    CaughtUp(Box<[u8]>, oneshot::Sender<()>),
     Exists(Box<[u8]>, oneshot::Sender<bool>),
     Delete(Box<[u8]>, oneshot::Sender<()>),
     Retain(Vec<u8>, Vec<u8>, Option<Vec<u8>>),
@@ -63,7 +65,7 @@ impl Expect {
             Expect::Exists(..) => Command::Find,
             Expect::Delete(..) => Command::Delete,
             Expect::Retain(..) => Command::Retain,
-            Expect::Ignored => Command::Other,
+            Expect::CaughtUp(..) | Expect::Ignored => Command::Other,
         }
     }
 
@@ -74,6 +76,7 @@ impl Expect {
             Expect::Page(name) => Order::Follow(name),
             Expect::Retained(name) => Order::Retained(name),
             Expect::AllRetained(group) => Order::FollowGroup(group),
+            Expect::CaughtUp(group, reply) => Order::CatchUp(group, reply),
             Expect::Exists(name, reply) => Order::Exists(name, reply),
             Expect::Delete(name, reply) => Order::Delete(name, reply),
             Expect::Retain(key, topic, packed) => Order::Retain(key, topic, packed),
@@ -382,6 +385,10 @@ impl<'b> RedisLink<'b> {
             Order::Follow(name) => self.follow(&name, false),
             Order::Retained(name) => self.retained(&name),
             Order::FollowGroup(group) => self.follow_group(&group),
+            Order::CatchUp(group, reply) => {
+                let key = self.group_key(&group);
+                self.ask(&[b"EXISTS", &key], Expect::CaughtUp(group, reply));
+            }
             Order::Exists(name, reply) => {
                 let words: [&[u8]; 4] = [b"EVALSHA", self.scripts.exists.as_bytes(), b"1", &self.key(&name)];
                 resp::command(&words, &mut self.out);
@@ -633,6 +640,9 @@ impl<'b> RedisLink<'b> {
                     }
                 }
                 self.group_came(&group);
+            }
+            Expect::CaughtUp(_, reply) => {
+                let _ = reply.send(());
             }
             Expect::Delete(name, reply) => {
                 // Who follows it is told like all others.
