@@ -1,15 +1,16 @@
 #!/usr/bin/env python3
 """What requests through single modules cost, beside nginx: CPU for a request, in turns.
 
-perf/modules.py IRONWEIR [--before OTHER] [--nginx PATH] [--rounds 3] [--seconds 3] [--cases proxy10k,sub_filter,...]
+perf/modules.py IRONWEIR [--before OTHER] [--nginx PATH] [--floor PATH] [--rounds 3] [--seconds 3] [--cases proxy10k,sub_filter,...]
 
 proxy10k    a body of 10 kB from a kept backend        sub_filter  the same with a word replaced in it
 uwsgi       a program under real uWSGI                 memcached   a value of 1 kB from a real memcached
 brotli      10 kB of text compressed for the request   headers     `more_set_headers` and `more_clear_headers` on an answer
 
 All servers read the same configuration; nginx loads Debian's modules for `brotli` and `headers`, so these need Debian's nginx. The server has one
-CPU, wrk and the backends the other. The ratio is nginx's CPU over ours; `asked` is what the project demands. Exit status 1: some
-answer was wrong or a ratio is missed.
+CPU, wrk and the backends the other. The ratio is nginx's CPU over ours; `asked` is what the project demands. With `--floor` (target/release/floor)
+cases that only pass bytes on are asked of that as well: what it needs is the least there is, and a ratio that it does not reach either is at the
+floor. Exit status 1: some answer was wrong or a ratio is missed.
 """
 import argparse
 import dataclasses
@@ -36,6 +37,7 @@ class Case:
     location: str
     holds: str  # a piece of the right answer
     module: str = ""  # what nginx has to load for it
+    passes: bool = False  # bytes as they are, which the floor can do as well
     accept: str = ""  # an encoding that is asked for, and expected
     connections: int = 64
     close: bool = False
@@ -54,7 +56,7 @@ class Case:
 
 PROXY = 'proxy_pass http://backend/page; proxy_http_version 1.1; proxy_set_header Connection "";'
 CASES = {case.name: case for case in [
-    Case("proxy10k", 1.2, PROXY, "number 1234"),
+    Case("proxy10k", 1.2, PROXY, "number 1234", passes=True),
     Case("sub_filter", 1.2, f"{PROXY} sub_filter 'number 1234' 'number 5678'; sub_filter_once off;", "number 5678"),
     Case("uwsgi", 1.0, "include {folder}/uwsgi_params; uwsgi_pass 127.0.0.1:{uwsgi};", "hello"),
     Case("memcached", 1.0, "set $memcached_key page; memcached_pass cached;", "vvvv"),
@@ -80,7 +82,9 @@ http {{
 BACKEND = """
 daemon off; master_process off; pid {folder}/backend.pid; error_log /dev/null; events {{ worker_connections 4096; }}
 http {{ access_log off; keepalive_requests 100000000; server {{ listen 127.0.0.1:{port}; root {folder};
-    location = /page {{ alias {folder}/page.html; default_type text/html; }} }} }}
+    default_type text/html; location = /page {{ alias {folder}/page.html; }}
+    # What the floor is asked for comes by the name of the case.
+    location = /proxy10k {{ alias {folder}/page.html; }} }} }}
 """
 PROGRAM = """
 def application(environ, start_response):
@@ -113,6 +117,8 @@ def backends(folder, nginx):
 def start(name, program, chosen, folder, ports):
     """A server with all chosen cases' locations."""
     port = processes.free_port()
+    if name == "floor":
+        return processes.start(name, [str(program), "proxy", str(port), str(ports["backend"])], folder, SERVER_CPU, port)
     wanted = sorted({case.module for case in chosen if case.module})
     modules = "".join(f"load_module {MODULES}/ngx_http_{module}_module.so;" for module in wanted) if name == "nginx" else ""
     locations = "\n".join(
@@ -139,6 +145,7 @@ def main():
     parser.add_argument("program", type=pathlib.Path)
     parser.add_argument("--before", type=pathlib.Path, help="another binary of Ironweir")
     parser.add_argument("--nginx", default=shutil.which("nginx") or "/usr/sbin/nginx")
+    parser.add_argument("--floor", type=pathlib.Path, help="the floor's program (cargo build --release -p floor)")
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=int, default=3)
     parser.add_argument("--cases", default=",".join(CASES))
@@ -146,6 +153,8 @@ def main():
     programs = {"nginx": options.nginx, "ironweir": options.program.resolve()}
     if options.before:
         programs["before"] = options.before.resolve()
+    if options.floor:
+        programs["floor"] = options.floor.resolve()
     chosen = [CASES[name] for name in options.cases.split(",")]
     missing = [c for c in chosen if c.module and not (MODULES / f"ngx_http_{c.module}_module.so").exists()]
     for case in missing:
@@ -160,6 +169,8 @@ def main():
         for number in range(options.rounds):
             for case in chosen:
                 for name, server in servers.items():
+                    if name == "floor" and not case.passes:
+                        continue
                     if number == 0:
                         check(server, case)
                         load.run(server, case, 1, folder, SERVER_CPU, LOAD_CPU)
@@ -170,12 +181,16 @@ def main():
                     print(f"{case.name:10} {name:9} {one.cpu_us:8.2f} us, {one.requests} requests{trouble}", flush=True)
         for server in [*servers.values(), *behind]:
             server.stop()
-    print("\n| case | " + " | ".join(f"{name}, us" for name in programs) + " | nginx/ironweir | asked |\n|" + "---|" * (len(programs) + 3))
+    ratios = "nginx/ironweir | nginx/floor | asked" if options.floor else "nginx/ironweir | asked"
+    print("\n| case | " + " | ".join(f"{name}, us" for name in programs) + f" | {ratios} |\n|" + "---|" * (len(programs) + 3))
     for case in chosen:
-        medians = [statistics.median(costs[case, name]) for name in programs]
-        ratio = medians[0] / medians[1]
+        medians = {name: statistics.median(costs[case, name]) for name in programs if (case, name) in costs}
+        ratio = medians["nginx"] / medians["ironweir"]
         failed |= ratio < case.asked
-        print(f"| {case.name} | " + " | ".join(f"{median:.2f}" for median in medians) + f" | {ratio:.2f} | {case.asked} |")
+        cells = [f"{medians[name]:.2f}" if name in medians else "" for name in programs] + [f"{ratio:.2f}"]
+        if options.floor:
+            cells.append(f"{medians['nginx'] / medians['floor']:.2f}" if "floor" in medians else "")
+        print(f"| {case.name} | " + " | ".join(cells) + f" | {case.asked} |")
     sys.exit(failed)
 
 

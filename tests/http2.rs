@@ -93,6 +93,24 @@ fn requests_are_answered_side_by_side() {
     assert_eq!(server.get("/r").text(), "HTTP/1.1  /r 1", "HTTP/1 on the same port");
 }
 
+/// What is kept of a request for the next one says nothing of it: the host of a target, its scheme, how it was written.
+#[test]
+fn requests_begin_with_nothing_of_those_of_http_1() {
+    let server =
+        Site::server("http2 on; location / { return 200 \"$scheme $host $request_uri $uri $is_args$args\"; }").start();
+    for target in ["http://example.com:8080/%41/../b.html?x", "http://example.com?y", "/%41//b+c.html", "http://a/"] {
+        let mut client = server.connect();
+        client.send(format!("GET {target} HTTP/1.1\r\nHost: other\r\nbad header: 1\r\n\r\n"));
+        assert!([200, 400].contains(&client.response().status));
+        drop(client);
+        with_client(&server, async |requests| {
+            let answer = send(&requests, get("/a-path-of-some-length"), None).await;
+            let expected = "http localhost /a-path-of-some-length /a-path-of-some-length ";
+            assert_eq!((answer.status, &*answer.text()), (200, expected), "{target}");
+        });
+    }
+}
+
 #[test]
 fn head_errors_and_redirects() {
     let server = Site::server(

@@ -60,11 +60,19 @@ fn memory(server: &Server) -> Json {
     Json(server.get("/api/9/ironweir/memory").text())
 }
 
+/// False: nothing can be parked on this machine.
+fn can_park(server: &Server) -> bool {
+    let can = !server.error_log().contains("take a descriptor each");
+    if !can {
+        eprintln!("left out: {}", server.error_log());
+    }
+    can
+}
+
 /// Waits until so many of a kind are parked. False: nothing can be parked on this machine.
 fn until_parked(server: &Server, kind: &str, count: usize) -> bool {
     let path = format!("connections.parked.{kind}.count");
-    if server.error_log().contains("take a descriptor each") {
-        eprintln!("left out: {}", server.error_log());
+    if !can_park(server) {
         return false;
     }
     assert!(wait(|| memory(server).number(&path) == count as f64), "{}\n{}", memory(server).0, server.error_log());
@@ -287,7 +295,8 @@ fn of_many_kept_connections_those_idle_for_long_are_parked() {
         }
     };
     ask(0);
-    if !until_parked(&server, "kept", 0) {
+    // Some may be parked by now: on a busy machine the first was asked some seconds ago.
+    if !can_park(&server) {
         return;
     }
     // As many as leave some 1,000 with tasks. Who asks again within some seconds is not among them.

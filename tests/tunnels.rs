@@ -7,6 +7,8 @@ use h2::client::SendRequest;
 use http::{Method, Request};
 use std::io::{Read, Write};
 use std::net::{Shutdown, TcpListener};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::time::{Duration, Instant};
 use wire::http3::frame::{self, kind};
 use wire::http3::qpack::encoder;
 
@@ -298,6 +300,100 @@ fn a_websocket_in_a_stream_of_http2() {
         other.extensions_mut().insert(h2::ext::Protocol::from_static("connect-udp"));
         assert_eq!(open(&requests, other).await.0.status().as_u16(), 501);
     });
+}
+
+/// A peer that does what the first byte says: `d`: it says much as long as it can, `n`: it says a little now and then, and takes nothing any more. How
+/// long each was there is told.
+fn extreme_peer() -> (u16, Receiver<Duration>) {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (ended, ends) = channel();
+    std::thread::spawn(move || {
+        for stream in listener.incoming() {
+            let ended = ended.clone();
+            std::thread::spawn(move || {
+                let mut stream = stream.unwrap();
+                let mut kind = [0];
+                stream.read_exact(&mut kind).unwrap();
+                let began = Instant::now();
+                match kind[0] {
+                    b'd' => {
+                        let mut other = stream.try_clone().unwrap();
+                        std::thread::spawn(move || while other.read(&mut [0; 4096]).is_ok_and(|n| n > 0) {});
+                        while stream.write_all(&[b'x'; 65536]).is_ok() {}
+                    }
+                    _ => {
+                        while stream.write_all(b"y").is_ok() {
+                            std::thread::sleep(Duration::from_millis(100));
+                        }
+                    }
+                }
+                let _ = ended.send(began.elapsed());
+            });
+        }
+    });
+    (port, ends)
+}
+
+/// `send_timeout` and `tunnel_send_timeout` hold for a tunnel that stands, whatever comes from the other side meanwhile.
+#[test]
+fn who_takes_nothing_ends_a_tunnel() {
+    const PATIENT: Duration = Duration::from_secs(20);
+    let server = Site::http(
+        "server { listen 127.0.0.1:@PORT@; http2 on; allow 127.0.0.1; deny all; tunnel_pass; tunnel_read_timeout 1h; send_timeout 1s; tunnel_send_timeout 1s;
+             lingering_time 1s; }
+         server { listen 127.0.0.1:@PORT@; server_name named; allow 127.0.0.1; deny all; proxy_connect; proxy_connect_allow all;
+             proxy_connect_address 127.0.0.1:@PEER@; proxy_connect_data_timeout 1s; }",
+    );
+    let (port, ends) = extreme_peer();
+    let server = server.set("PEER", port).start();
+    let there = format!("CONNECT 127.0.0.1:{port} HTTP/1.1");
+    let is_prompt = |time: Duration| time >= Duration::from_millis(900) && time < PATIENT;
+    for (line, log) in [(&there[..], "client timed out (110"), ("CONNECT named:1 HTTP/1.1", "client timed out (110")] {
+        let (status, mut client) = connect(&server, line, "");
+        assert_eq!(status, 200, "{line}");
+        let mut socket = client.stream.try_clone().unwrap();
+        client.send("d");
+        let time = loop {
+            // It says something all the while.
+            let _ = socket.write_all(b"a");
+            match ends.recv_timeout(Duration::from_millis(100)) {
+                Err(RecvTimeoutError::Timeout) => {}
+                told => break told.unwrap(),
+            }
+        };
+        assert!(is_prompt(time), "{line}: {time:?}");
+        server.wait_for("logs/error.log", log);
+    }
+    // A peer that takes nothing.
+    let (_, mut client) = connect(&server, &there, "");
+    let mut socket = client.stream.try_clone().unwrap();
+    client.send("n");
+    while socket.write_all(&[b'z'; 65536]).is_ok() {}
+    let time = ends.recv_timeout(PATIENT).unwrap();
+    assert!(is_prompt(time), "{time:?}");
+    server.wait_for("logs/error.log", "upstream timed out (110");
+    // Who takes a part of it now and then stays.
+    let (_, mut client) = connect(&server, &there, "");
+    let mut socket = client.stream.try_clone().unwrap();
+    client.send("d");
+    let mut much = vec![0; 4_000_000];
+    for _ in 0..10 {
+        std::thread::sleep(Duration::from_millis(300));
+        socket.read_exact(&mut much).unwrap();
+    }
+    assert!(ends.try_recv().is_err());
+    drop((client, socket));
+    ends.recv_timeout(PATIENT).unwrap();
+    // A stream whose client gives it no more room.
+    with_http2(&server, async |requests| {
+        let (head, mut up, mut down) = open(&requests, to(&format!("127.0.0.1:{port}"))).await;
+        assert_eq!(head.status().as_u16(), 200);
+        up.send_data(Bytes::from_static(b"d"), false).unwrap();
+        while let Some(Ok(_)) = down.data().await {}
+    });
+    let time = ends.recv_timeout(PATIENT).unwrap();
+    assert!(is_prompt(time), "{time:?}");
 }
 
 /// A head of HTTP/3 by hand, and what comes back until the stream's end.

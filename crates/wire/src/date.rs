@@ -181,6 +181,30 @@ fn put_offset(text: &mut [u8], at: usize, offset_minutes: i32, minutes_at: usize
 /// As forgiving as `ngx_parse_http_time`: the day of the week and what follows the time are not looked at, and a month
 /// is known by as few letters as tell it apart.
 pub fn parse_http(text: &[u8]) -> Option<i64> {
+    text.first_chunk().and_then(usual).or_else(|| parse_any(text))
+}
+
+/// `Sun, 10 Nov 2002 23:50:13`, of which nearly all dates are that anybody sends. `None`: it has to be looked at more closely.
+fn usual(text: &[u8; 25]) -> Option<i64> {
+    let two = |at: usize| {
+        let (tens, ones) = (text[at].wrapping_sub(b'0'), text[at + 1].wrapping_sub(b'0'));
+        (tens <= 9 && ones <= 9).then(|| u32::from(tens) * 10 + u32::from(ones))
+    };
+    let is_shaped = (text[3], text[4], text[7], text[11]) == (b',', b' ', b' ', b' ')
+        && (text[16], text[19], text[22]) == (b' ', b':', b':')
+        && !text[..3].iter().any(|byte| matches!(byte, b',' | b' '));
+    if !is_shaped {
+        return None;
+    }
+    let (day, year) = (two(5)?, two(12)? * 100 + two(14)?);
+    let (hour, minute, second) = (two(17)?, two(20)?, two(23)?);
+    let month = MONTHS.as_chunks::<3>().0.iter().position(|name| *name == text[8..11])? as u8 + 1;
+    let is_whole = hour < 24 && minute < 60 && second < 60 && is_date(year, month, day);
+    is_whole
+        .then(|| days_from_civil(year.into(), month, day as u8) * DAY + i64::from(hour * 3600 + minute * 60 + second))
+}
+
+fn parse_any(text: &[u8]) -> Option<i64> {
     /// Bytes after the day of the week that every format has.
     const SHORTEST: usize = 18;
     let stop = text.iter().position(|byte| matches!(byte, b',' | b' '))?;
@@ -382,6 +406,22 @@ mod tests {
         }
         for seconds in (0..4_000_000_000).step_by(12_345_678) {
             assert_eq!(parse_http(&format_http(seconds)), Some(seconds));
+        }
+    }
+
+    /// What is taken for the usual date means the same when it is looked at closely.
+    #[test]
+    fn the_usual_date_is_no_exception() {
+        for date in ["Fri, 20 Nov 2026 20:41:09 GMT", "Sun, 31 Dec 0000 23:59:59", "Mon, 29 Feb 2028 00:00:00  "] {
+            for at in 0..date.len() {
+                for byte in b" ,-:09aZ\0" {
+                    let mut text = date.as_bytes().to_vec();
+                    text[at] = *byte;
+                    let shown = String::from_utf8_lossy(&text).into_owned();
+                    assert_eq!(parse_http(&text), parse_any(&text), "{shown}");
+                    assert_eq!(parse_http(&text[..at]), parse_any(&text[..at]), "{shown}");
+                }
+            }
         }
     }
 

@@ -221,17 +221,19 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
     let conf = http.conf;
     locations.resize_with(build.locations(), || None);
     // What is not part of http (the events block) has an index as well, and the http level's values.
-    let locations =
-        locations.into_iter().map(|l| l.unwrap_or_else(|| nameless(conf.clone(), &mut participants))).collect();
+    let locations = locations
+        .into_iter()
+        .map(|l| l.unwrap_or_else(|| nameless(&build.main, conf.clone(), &mut participants)))
+        .collect();
     Tables { servers, locations, listens, ports }
 }
 
-fn nameless(conf: super::LocationConf, participants: &mut Choice) -> Location {
+fn nameless(main: &super::MainConf, conf: super::LocationConf, participants: &mut Choice) -> Location {
     Location {
         name: Box::default(),
         matching: Matching::Nameless,
         handler: Box::default(),
-        participants: participants.of(&conf, 0),
+        participants: participants.of(main, &conf, 0),
         conf,
         inside: LocationTree::default(),
         nameless: true,
@@ -272,13 +274,13 @@ fn place(
         let wants = place(build, child, &level.conf, participants, all);
         ifs |= if is_if { wants } else { 0 };
     }
-    let wants = order::wants_of_rewrite(&level.conf) | ifs;
+    let wants = order::wants_of_rewrite(&build.main, &level.conf) | ifs;
     let id = level.id.0 as usize;
     all[id] = Some(Location {
         name: level.name.into(),
         matching: level.matching,
         handler: level.handler,
-        participants: participants.of(&level.conf, ifs),
+        participants: participants.of(&build.main, &level.conf, ifs),
         conf: level.conf,
         inside: tree,
         nameless: level.nameless,

@@ -2,20 +2,35 @@
 //! What runs requests does not name this file, or every module would lead back to itself by way of the request: a location of the snapshot has the lists with it.
 
 use super::{
-    LocationConf, access, acme, addition, auth_basic, auth_jwt, auth_oidc, auth_request, autoindex, brotli, charset,
-    concat, dav, echo, fancyindex, guard, gunzip, gzip, gzip_rules, gzip_static, headers, headers_more, image_filter,
-    index, js, limit_conn, limit_req, log, lua, mirror, modsecurity, not_modified, otel, random_index, range, realip,
-    rewrite, slice, ssi, ssl, static_files, sub, subs_filter, sysguard, try_files, userid, vts, zstd,
+    LocationConf, MainConf, access, acme, addition, auth_basic, auth_jwt, auth_oidc, auth_request, autoindex, brotli,
+    charset, concat, dav, echo, fancyindex, guard, gunzip, gzip, gzip_rules, gzip_static, headers, headers_more,
+    image_filter, index, js, limit_conn, limit_req, log, lua, mirror, modsecurity, not_modified, otel, random_index,
+    range, realip, rewrite, slice, ssi, ssl, static_files, sub, subs_filter, sysguard, try_files, userid, vts, zstd,
 };
 use crate::request::include;
 use crate::request::steps::{Handler, HeaderFilter, Logger, Participants, Phase};
 use crate::snapshot::ThreadHook;
 use crate::tls::hooks::{self, Asked, Hook};
 use std::collections::HashMap;
+use std::ops::Deref;
 use std::sync::Arc;
 
 /// What stands in a list, and whether a level has work for it. Who acts on what a request carries from elsewhere says always.
-type Listed<T> = (fn(&LocationConf) -> bool, T);
+type Listed<T> = (fn(&Level<'_>) -> bool, T);
+
+/// What is known when lists are made: a level's values, and those that are set once for all.
+struct Level<'c> {
+    main: &'c MainConf,
+    conf: &'c LocationConf,
+}
+
+impl Deref for Level<'_> {
+    type Target = LocationConf;
+
+    fn deref(&self) -> &LocationConf {
+        self.conf
+    }
+}
 
 /// nginx's phases, in its order: who takes part in each, in the order in which they run. Any of them may wait. The
 /// find-config phase is none of these: it is nobody's (`request/phases.rs`).
@@ -103,9 +118,9 @@ const SHAKEN_HOOKS: &[fn(&mut Asked<'_>)] = &[lua::ssl_session::store];
 const LOGGERS: &[Listed<Logger>] = &[
     (|c| c.sysguard.sysguard_rt.is_some(), sysguard::logger),
     (|c| c.modsecurity.is_anywhere(), modsecurity::logger),
-    (|_| true, otel::logger),
+    (|c| c.main.otel.exports(), otel::logger),
     (|c| c.lua.log.is_some(), lua::logger),
-    (|c| c.vts.counts(), vts::logger),
+    (|c| c.vts.counts(&c.main.vts), vts::logger),
     (|_| true, log::logger),
     (|_| true, js::finish),
 ];
@@ -159,10 +174,11 @@ struct Wanted {
 impl Choice {
     /// Who takes part where these values are in force. `ifs`: what the blocks of `if` there want ([`wants_of_rewrite`]); the phase that leads into
     /// them goes on with the list that it began with.
-    pub fn of(&mut self, conf: &LocationConf, ifs: u32) -> Arc<Participants> {
-        let mut handlers = PHASES.map(|steps| bits(steps, conf));
+    pub fn of(&mut self, main: &MainConf, conf: &LocationConf, ifs: u32) -> Arc<Participants> {
+        let level = &Level { main, conf };
+        let mut handlers = PHASES.map(|steps| bits(steps, level));
         handlers[Phase::Rewrite as usize] |= ifs;
-        let wanted = Wanted { handlers, header_filters: bits(HEADER_FILTERS, conf), loggers: bits(LOGGERS, conf) };
+        let wanted = Wanted { handlers, header_filters: bits(HEADER_FILTERS, level), loggers: bits(LOGGERS, level) };
         let made = self.made.entry(wanted).or_insert_with_key(|wanted| {
             Arc::new(Participants {
                 handlers: std::array::from_fn(|phase| chosen(PHASES[phase], wanted.handlers[phase])),
@@ -175,12 +191,12 @@ impl Choice {
 }
 
 /// Who has work in the rewrite phase with these values, a bit for each.
-pub fn wants_of_rewrite(conf: &LocationConf) -> u32 {
-    bits(PHASES[Phase::Rewrite as usize], conf)
+pub fn wants_of_rewrite(main: &MainConf, conf: &LocationConf) -> u32 {
+    bits(PHASES[Phase::Rewrite as usize], &Level { main, conf })
 }
 
-fn bits<T>(list: &[Listed<T>], conf: &LocationConf) -> u32 {
-    list.iter().enumerate().map(|(place, (wanted, _))| u32::from(wanted(conf)) << place).sum()
+fn bits<T>(list: &[Listed<T>], level: &Level<'_>) -> u32 {
+    list.iter().enumerate().map(|(place, (wanted, _))| u32::from(wanted(level)) << place).sum()
 }
 
 fn chosen<T: Copy>(list: &[Listed<T>], bits: u32) -> Box<[T]> {

@@ -114,6 +114,13 @@ pub struct Main {
     resource: Vec<KeyValue>,
 }
 
+impl Main {
+    /// Whether spans are sent to anybody.
+    pub fn exports(&self) -> bool {
+        self.settings.is_some() || self.exporter.is_some()
+    }
+}
+
 /// What is known of a client's request, its redirects included.
 #[derive(Clone, Debug)]
 pub struct Context {

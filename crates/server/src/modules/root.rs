@@ -117,9 +117,10 @@ pub fn set_content_type(r: &mut Request) {
 
 /// The type of a file by the end of its name.
 pub fn type_of<'c>(conf: &'c super::core::Conf, uri: &[u8]) -> &'c [u8] {
-    let name = &uri[memchr::memrchr(b'/', uri).map_or(0, |i| i + 1)..];
-    let known = memchr::memrchr(b'.', name).and_then(|dot| {
-        let extension = &name[dot + 1..];
+    // Names are short, and mostly end in their extension: setting up a search for vectors of them takes longer than the look.
+    let dot = uri.iter().rposition(|b| matches!(b, b'.' | b'/')).filter(|at| uri[*at] == b'.');
+    let known = dot.and_then(|dot| {
+        let extension = &uri[dot + 1..];
         let mut lower = [0u8; 32];
         let lower = lower.get_mut(..extension.len())?;
         lower.copy_from_slice(extension);

@@ -10,6 +10,7 @@ use crate::request::{Method, Request};
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::job::{Job, JobBody, Protocol};
 use crate::upstream::settings::next;
+use crate::upstream::tunnel::Patience;
 use crate::upstream::{retry, tunnel};
 use crate::upstream_directives;
 use conf::{Node, Problem, Word};
@@ -129,5 +130,10 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     r.answer.headers.content_length = None;
     r.flow.keepalive = false;
     r.send_header()?;
-    Ok(tunnel::run(r, &conf.upstream, answer).await)
+    let patience = match conf.is_named {
+        // `proxy_connect_data_timeout` is the time for all that a tunnel waits for.
+        true => Patience::both(r.attempts.read_timeout(&conf.upstream)),
+        false => Patience::of(r, &conf.upstream),
+    };
+    Ok(tunnel::run(r, &conf.upstream, patience, answer).await)
 }

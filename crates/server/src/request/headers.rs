@@ -52,7 +52,7 @@ impl HeadersIn {
     /// Empties it, keeping the buffer.
     pub fn clear(&mut self) {
         let HeadersIn { head, host, content_length, chunked, connection_close, connection_keep_alive } = self;
-        head.headers.clear();
+        head.clear();
         (*host, *content_length) = (None, None);
         (*chunked, *connection_close, *connection_keep_alive) = (false, false, false);
     }

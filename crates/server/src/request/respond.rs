@@ -45,16 +45,21 @@ impl From<Refused> for io::Error {
     }
 }
 
-/// Values up to this length are looked at byte by byte.
-const SHORT_VALUE: usize = 24;
-
 /// Whether a text would end the line of a header that it stands in, or the whole for some who read it (RFC 9110 section 5.5).
 pub fn ends_line(text: &[u8]) -> bool {
+    /// No byte of them is below this: a word of those, less this of each, borrows nothing.
+    const ABOVE: u64 = u64::from_ne_bytes([b'\r' + 1; 8]);
+    const HIGHEST: u64 = u64::from_ne_bytes([0x80; 8]);
+    let has_control = |word: &[u8; 8]| {
+        let word = u64::from_ne_bytes(*word);
+        word.wrapping_sub(ABOVE) & !word & HIGHEST != 0
+    };
     // Most values are so short that setting up a search for vectors of them takes longer than the look.
-    if text.len() <= SHORT_VALUE {
-        return text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0));
-    }
-    memchr::memchr3(b'\r', b'\n', 0, text).is_some()
+    let may_end = match text.last_chunk() {
+        Some(last) => text.as_chunks().0.iter().chain([last]).any(has_control),
+        None => true,
+    };
+    may_end && text.iter().any(|b| matches!(b, b'\r' | b'\n' | 0))
 }
 
 /// The header that says how urgent an answer is.
@@ -520,5 +525,25 @@ impl Request {
 
     fn unsent(&self, http: &http1::Http1) -> u64 {
         if self.flow.aborted { http.output.waiting().min(http.output.queued - http.answer_start) } else { 0 }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::ends_line;
+
+    #[test]
+    fn what_ends_a_line_is_found_wherever_it_stands() {
+        for len in 0..40 {
+            let plain: Vec<u8> = b"a\t \x0e\xff\x80~Z".iter().copied().cycle().take(len).collect();
+            assert!(!ends_line(&plain), "{len}");
+            for at in 0..len {
+                for byte in *b"\r\n\0" {
+                    let mut text = plain.clone();
+                    text[at] = byte;
+                    assert!(ends_line(&text), "{byte} at {at} of {len}");
+                }
+            }
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::conf::UpstreamConf;
 use super::exchange::{self, Answer};
 use super::job::Job;
 use super::settings::{Store, ignore};
+use super::tunnel::Patience;
 use super::{cached, relay, rewrite, tunnel};
 use crate::cache::caching;
 use crate::log_error;
@@ -66,7 +67,8 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
             return v;
         }
         r.ctx.cache = None;
-        return tunnel::run(r, conf, answer).await;
+        let patience = Patience::of(r, conf);
+        return tunnel::run(r, conf, patience, answer).await;
     }
     let buffering = accel_buffering(r, conf);
     r.answer.unbuffered = !buffering;

@@ -26,25 +26,102 @@ use std::time::Duration;
 /// A tunnel in which nobody has said anything for so long is parked. Most that say something have said it by then.
 const SILENT: Duration = Duration::from_secs(1);
 
+/// How long the two sides may take nothing of what waits for them, ms. Kept with tunnels that are parked, so in few bytes: 49 days at most.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Patience {
+    client_ms: u32,
+    peer_ms: u32,
+}
+
+impl Patience {
+    /// `send_timeout` and `proxy_send_timeout`.
+    pub fn of(r: &Request, conf: &UpstreamSettings) -> Patience {
+        Patience { client_ms: millis(*r.conf().core.send_timeout), peer_ms: millis(r.attempts.send_timeout(conf)) }
+    }
+
+    /// Both sides have the same time.
+    pub fn both(time: Duration) -> Patience {
+        Patience { client_ms: millis(time), peer_ms: millis(time) }
+    }
+}
+
+fn millis(time: Duration) -> u32 {
+    u32::try_from(time.as_millis()).unwrap_or(u32::MAX)
+}
+
+/// Since when a side has not taken what waits for it, and how long that may last.
+struct Stall {
+    /// Monotonic ms; none: nothing waits.
+    since_ms: Option<u64>,
+    patience_ms: u32,
+}
+
+impl Stall {
+    fn new(patience_ms: u32) -> Stall {
+        Stall { since_ms: None, patience_ms }
+    }
+
+    /// Something waits. `took`: a part of it was taken just now.
+    fn waits(&mut self, took: bool) {
+        if took || self.since_ms.is_none() {
+            self.since_ms = Some(clock::monotonic_ms());
+        }
+    }
+
+    /// Nothing does.
+    fn clear(&mut self) {
+        self.since_ms = None;
+    }
+
+    /// When it has lasted too long, monotonic ms.
+    fn until_ms(&self) -> u64 {
+        self.since_ms.map_or(u64::MAX, |since| since.saturating_add(self.patience_ms.into()))
+    }
+
+    fn is_over(&self) -> bool {
+        clock::monotonic_ms() >= self.until_ms()
+    }
+}
+
+/// The client of a tunnel takes nothing. A peer that does is one that has timed out.
+#[derive(Debug)]
+struct ClientTimedOut;
+
+impl std::fmt::Display for ClientTimedOut {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("client timed out (110: Connection timed out)")
+    }
+}
+
+impl std::error::Error for ClientTimedOut {}
+
+/// What a tunnel ends with whose times are over; none: they are not. `until_ms`: when it has been silent for too long.
+fn timed_out(until_ms: u64, client: &Stall, peer: &Stall) -> Option<io::Error> {
+    if client.is_over() {
+        return Some(io::Error::other(ClientTimedOut));
+    }
+    (peer.is_over() || clock::monotonic_ms() >= until_ms).then(|| io::ErrorKind::TimedOut.into())
+}
+
 /// One direction.
-#[derive(Default)]
 struct Pipe {
     buffer: Vec<u8>,
     sent: usize,
     ended: bool,
     total: u64,
+    stall: Stall,
 }
 
 impl Pipe {
-    fn new(first: &[u8]) -> Pipe {
+    fn new(first: &[u8], patience_ms: u32) -> Pipe {
         let mut buffer = buffers::take_buffer();
         buffer.extend_from_slice(first);
-        Pipe { buffer, sent: 0, ended: false, total: 0 }
+        Pipe { buffer, ..Pipe::after(0, patience_ms) }
     }
 
     /// Moves bytes until it would have to wait. True when something moved.
     fn poll(&mut self, cx: &mut Context<'_>, from: &mut Socket, to: &mut Socket) -> io::Result<bool> {
-        let mut moved = false;
+        let (mut moved, mut took) = (false, false);
         loop {
             while self.sent < self.buffer.len() {
                 let rest = &self.buffer[self.sent..];
@@ -53,11 +130,15 @@ impl Pipe {
                         let n = n?;
                         self.sent += n;
                         self.total += n as u64;
-                        moved = true;
+                        (moved, took) = (true, true);
                     }
-                    Poll::Pending => return Ok(moved),
+                    Poll::Pending => {
+                        self.stall.waits(took);
+                        return Ok(moved);
+                    }
                 }
             }
+            self.stall.clear();
             self.buffer.clear();
             self.sent = 0;
             if self.ended {
@@ -83,8 +164,8 @@ impl Pipe {
     }
 
     /// Goes on with what is under way nowhere.
-    fn after(total: u64) -> Pipe {
-        Pipe { total, ..Pipe::default() }
+    fn after(total: u64, patience_ms: u32) -> Pipe {
+        Pipe { buffer: Vec::new(), sent: 0, ended: false, total, stall: Stall::new(patience_ms) }
     }
 
     fn is_empty(&self) -> bool {
@@ -123,20 +204,20 @@ enum Carried {
 }
 
 /// Runs the tunnel; the head of the answer is queued already. The request is put aside meanwhile (`request/held.rs`).
-pub async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -> Verdict {
+pub async fn run(r: &mut Request, conf: &UpstreamSettings, patience: Patience, mut answer: Answer) -> Verdict {
     super::client_nodelay(r);
     r.action = action::TUNNELING;
     r.spent.stop();
     if r.downstream.stream().is_some() {
-        return streamed::run(r, conf, answer).await;
+        return streamed::run(r, conf, patience, answer).await;
     }
-    let down = Pipe::new(&answer.input[answer.at..]);
+    let down = Pipe::new(&answer.input[answer.at..], patience.client_ms);
     buffers::give_buffer(std::mem::take(&mut answer.input));
     let Some(http) = r.downstream.http1_mut() else { return Verdict::Status(502) };
     if http.flush().await.is_err() {
         return Verdict::Broken;
     }
-    let up = Pipe::new(http.unread());
+    let up = Pipe::new(http.unread(), patience.peer_ms);
     let n = http.unread().len();
     http.consume(n);
     let timeout = r.attempts.read_timeout(conf);
@@ -187,8 +268,8 @@ impl Tunnel {
             return Poll::Ready(Carried::Silent);
         }
         ready!(self.timer.poll_expired(cx));
-        if clock::monotonic_ms() >= self.until_ms {
-            return Poll::Ready(Carried::Over(Err(io::ErrorKind::TimedOut.into())));
+        if let Some(over) = timed_out(self.until_ms, &self.down.stall, &self.up.stall) {
+            return Poll::Ready(Carried::Over(Err(over)));
         }
         // It is tried once for each silence.
         let is_silent = std::mem::replace(&mut self.may_park, false) && self.down.is_empty() && self.up.is_empty();
@@ -212,9 +293,10 @@ impl Tunnel {
             && self.answer.connection.socket.may_freeze()
     }
 
-    /// Waits until it is silent, or for the end of its time.
+    /// Waits until it is silent, or for the end of its time or of a side's patience.
     fn arm(&self) {
-        let left = Duration::from_millis(self.until_ms.saturating_sub(clock::monotonic_ms()).max(1));
+        let until_ms = self.until_ms.min(self.down.stall.until_ms()).min(self.up.stall.until_ms());
+        let left = Duration::from_millis(until_ms.saturating_sub(clock::monotonic_ms()).max(1));
         self.timer.set(if self.may_park { left.min(SILENT) } else { left });
     }
 
@@ -244,6 +326,7 @@ fn conclude(r: &mut Request, answer: Answer, sent: u64, received: u64, result: i
 
 fn ended(r: &Request, result: io::Result<()>) {
     match result {
+        Err(e) if e.get_ref().is_some_and(|e| e.is::<ClientTimedOut>()) => log_error!(r, Info, "{e}"),
         Err(e) if e.kind() == io::ErrorKind::TimedOut => {
             log_error!(r, Error, "upstream timed out (110: Connection timed out)");
         }

@@ -300,11 +300,11 @@ fn whole_line(buf: &[u8], start: usize) -> Option<(HeaderLine, usize)> {
 /// Where `start..end` ends without its trailing spaces. Tabs stay, as in nginx.
 #[inline]
 fn trimmed_end(buf: &[u8], start: usize, end: usize) -> usize {
-    let mut end = end;
-    while end > start && buf[end - 1] == b' ' {
-        end -= 1;
+    let mut value = &buf[start..end];
+    while let [rest @ .., b' '] = value {
+        value = rest;
     }
-    end
+    start + value.len()
 }
 
 /// Whether `byte` in a name raises no question.

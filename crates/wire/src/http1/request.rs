@@ -132,11 +132,39 @@ impl RequestHead {
         self.headers.iter().find(|line| line.known == known)
     }
 
-    fn clear(&mut self) {
-        let (mut headers, mut ignored) = (std::mem::take(&mut self.headers), std::mem::take(&mut self.ignored));
+    /// Empties it in place: the room of its lists is kept. Names every field, so that none is forgotten.
+    pub fn clear(&mut self) {
+        let Self {
+            method,
+            method_id,
+            line,
+            target,
+            scheme,
+            absolute_host,
+            path,
+            args,
+            exten,
+            complex,
+            quoted,
+            plus,
+            empty_path,
+            version,
+            protocol,
+            headers,
+            ignored,
+        } = self;
+        for span in [method, line, target, path] {
+            *span = Span::default();
+        }
+        for part in [scheme, absolute_host, args, exten, protocol] {
+            *part = None;
+        }
+        for flag in [complex, quoted, plus, empty_path] {
+            *flag = false;
+        }
+        (*method_id, *version) = (Method::default(), Version::default());
         headers.clear();
         ignored.clear();
-        *self = Self { headers, ignored, ..Self::default() };
     }
 }
 

@@ -5,7 +5,7 @@
 
 use super::field::{HeaderLine, InvalidLine, Line, LineReader, LineRules};
 use super::known::KnownHeader;
-use super::{Parsed, Version};
+use super::{Parsed, Version, scan};
 use crate::span::{MAX_BUFFER, Span};
 
 /// A response head as found in the buffer; all spans point there. Use it again for the next one: it keeps its memory.
@@ -175,12 +175,33 @@ const LARGEST_BEFORE_DIGIT: u16 = 99;
 /// Digits of a status.
 const STATUS_DIGITS: u8 = 3;
 
+/// The usual line, whole in the buffer, behind `HTTP/1.1 `: three digits, a blank, a reason without control characters, CR LF. Gives the offset
+/// after it; nothing if the line is in any way different, for [`StatusLine::byte`] to decide.
+fn whole_status_line(buf: &[u8], head: &mut ResponseHead) -> Option<usize> {
+    const STATUS: usize = 9;
+    let [a, b, c, b' '] = buf[STATUS..].first_chunk::<4>()? else { return None };
+    let digits = [a, b, c].map(|byte| byte.wrapping_sub(b'0'));
+    if digits.iter().any(|digit| *digit > 9) {
+        return None;
+    }
+    let end = scan::control(buf, STATUS + 4);
+    let [b'\r', b'\n', ..] = buf.get(end..)? else { return None };
+    head.status = digits.iter().fold(0, |status, digit| status * 10 + u16::from(*digit));
+    head.status_line = Span::new(STATUS, end);
+    Some(end + 2)
+}
+
 impl StatusLine {
     /// Reads on. True if the line is complete and stands in `head`.
     fn read(&mut self, buf: &[u8], head: &mut ResponseHead) -> Result<bool, NoStatusLine> {
         if self.position == 0
             && let Some(b"HTTP/1.1 ") = buf.first_chunk::<9>()
         {
+            if let Some(next) = whole_status_line(buf, head) {
+                (self.state, self.position) = (State::Done, next);
+                head.version = Version::HTTP11;
+                return Ok(true);
+            }
             (self.state, self.major, self.minor, self.position) = (State::Status, 1, 1, 9);
         }
         while self.state != State::Done {

@@ -415,7 +415,7 @@ async fn finish(r: &mut Request) -> (Then, Option<Box<Http1>>) {
         // The connection was handed over.
         _ => return (Then::OVER, None),
     }
-    if r.flow.keepalive && !r.flow.aborted && !crate::request::body::discard(r).await {
+    if r.flow.keepalive && !r.flow.aborted && r.body.is_pending() && !crate::request::body::discard(r).await {
         r.flow.keepalive = false;
         r.flow.lingering_close = true;
     }

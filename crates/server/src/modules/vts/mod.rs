@@ -133,8 +133,8 @@ struct Filter {
 
 impl Conf {
     /// Whether requests are counted.
-    pub fn counts(&self) -> bool {
-        *self.settings.vhost_traffic_status
+    pub fn counts(&self, main: &Main) -> bool {
+        main.zone.is_some() && *self.settings.vhost_traffic_status
     }
 
     /// Whether the level has limits.

@@ -1,7 +1,7 @@
 //! Tunnels in which nobody says anything: both connections stand in the thread's table, each as a resident, and what they share is kept once.
 //! Whichever of them has something first brings the other back. From and to: `tunnel`.
 
-use super::{Pipe, Tunnel};
+use super::{Patience, Pipe, Tunnel};
 use crate::connection;
 use crate::connection::parked::{self, Kind, Next, Ready, Resident, Watch};
 use crate::connection::reuse::has_room;
@@ -26,6 +26,7 @@ pub(super) struct Shared {
     pub(super) down: u64,
     pub(super) up: u64,
     pub(super) timeout: Duration,
+    pub(super) patience: Patience,
     /// When it has been silent for too long, monotonic ms.
     pub(super) until_ms: u64,
     /// It is to be a tunnel again, and could not be parked.
@@ -69,6 +70,7 @@ pub(super) fn try_park(mut tunnel: Box<Tunnel>) -> Result<(), Box<Tunnel>> {
         down: down.total,
         up: up.total,
         timeout,
+        patience: Patience { client_ms: down.stall.patience_ms, peer_ms: up.stall.patience_ms },
         until_ms,
         is_over: false,
         is_refused: false,
@@ -141,10 +143,10 @@ impl Shared {
 
     /// The tunnel again, on the connections that have left.
     fn resume(self, client: Socket, peer: Socket) {
-        let Shared { packed, mut answer, down, up, timeout, until_ms, is_refused, stays, .. } = self;
+        let Shared { packed, mut answer, down, up, timeout, patience, until_ms, is_refused, stays, .. } = self;
         answer.connection.socket = peer.of_peer();
         let Unpacked { kept, socket, client } = packed.unpack(client);
-        let (down, up) = (Pipe::after(down), Pipe::after(up));
+        let (down, up) = (Pipe::after(down, patience.client_ms), Pipe::after(up, patience.peer_ms));
         let go_on: GoOn = Box::new(move |r| {
             let verdict = hold(r, |kept, socket| {
                 let timer = Timer::new();

@@ -1,7 +1,7 @@
 //! The client's side of a tunnel is a stream of HTTP/2 or HTTP/3: CONNECT, or a WebSocket in a stream. What comes goes to the peer's
 //! connection, what the peer says goes out in DATA frames, each no faster than the other side takes it. From: `tunnel`.
 
-use super::conclude;
+use super::{Patience, Stall, conclude, timed_out};
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
 use crate::request::Request;
@@ -9,6 +9,7 @@ use crate::request::chunk::Chunk;
 use crate::request::phases::Verdict;
 use crate::upstream::exchange::Answer;
 use crate::upstream::settings::UpstreamSettings;
+use runtime::clock;
 use runtime::timer::Timer;
 use std::future::poll_fn;
 use std::io;
@@ -30,10 +31,16 @@ struct Streamed {
     received: u64,
     timer: Timer,
     timeout: Duration,
+    /// When it has been silent for too long, monotonic ms.
+    until_ms: u64,
+    client: Stall,
+    peer: Stall,
+    /// How much had gone out to the client when something last had to wait.
+    written: u64,
 }
 
 /// Runs the tunnel; the head of the answer has been given to the stream.
-pub(super) async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: Answer) -> Verdict {
+pub(super) async fn run(r: &mut Request, conf: &UpstreamSettings, patience: Patience, mut answer: Answer) -> Verdict {
     let first = std::mem::take(&mut answer.input);
     let early = &first[answer.at..];
     let mut tunnel = Streamed {
@@ -45,8 +52,12 @@ pub(super) async fn run(r: &mut Request, conf: &UpstreamSettings, mut answer: An
         received: early.len() as u64,
         timer: Timer::new(),
         timeout: r.attempts.read_timeout(conf),
+        until_ms: 0,
+        client: Stall::new(patience.client_ms),
+        peer: Stall::new(patience.peer_ms),
+        written: 0,
     };
-    tunnel.timer.set(tunnel.timeout);
+    tunnel.has_moved();
     // The head leaves with it, too.
     let begun = r.queue(Chunk::Bytes(early), false);
     buffers::give_buffer(first);
@@ -76,14 +87,30 @@ impl Streamed {
             return Poll::Ready(Ok(()));
         }
         if moved {
-            self.timer.set(self.timeout);
+            self.has_moved();
         }
-        self.timer.poll_expired(cx).map(|()| Err(io::ErrorKind::TimedOut.into()))
+        while self.timer.poll_expired(cx).is_ready() {
+            if let Some(over) = timed_out(self.until_ms, &self.client, &self.peer) {
+                return Poll::Ready(Err(over));
+            }
+            self.arm();
+        }
+        Poll::Pending
+    }
+
+    fn has_moved(&mut self) {
+        self.until_ms = clock::monotonic_ms().saturating_add(self.timeout.as_millis() as u64);
+        self.arm();
+    }
+
+    fn arm(&self) {
+        let until_ms = self.until_ms.min(self.client.until_ms()).min(self.peer.until_ms());
+        self.timer.set(Duration::from_millis(until_ms.saturating_sub(clock::monotonic_ms()).max(1)));
     }
 
     /// Moves what the client says until it would have to wait. True: something moved.
     fn poll_up(&mut self, r: &Request, peer: &mut Socket, cx: &mut Context<'_>) -> io::Result<bool> {
-        let mut moved = false;
+        let (mut moved, mut took) = (false, false);
         let Some(stream) = r.downstream.stream().filter(|stream| !stream.is_gone()) else {
             return Err(io::ErrorKind::ConnectionReset.into());
         };
@@ -92,11 +119,15 @@ impl Streamed {
         while !self.up_ended {
             while self.at < self.buffer.len() {
                 let rest = &self.buffer[self.at..];
-                let Poll::Ready(n) = peer.poll_write_with(cx, |s| s.try_write(rest, false)) else { return Ok(moved) };
+                let Poll::Ready(n) = peer.poll_write_with(cx, |s| s.try_write(rest, false)) else {
+                    self.peer.waits(took);
+                    return Ok(moved);
+                };
                 let n = n?;
-                (self.at, moved) = (self.at + n, true);
+                (self.at, moved, took) = (self.at + n, true, true);
                 self.sent += n as u64;
             }
+            self.peer.clear();
             self.buffer.clear();
             self.at = 0;
             let mut ended = false;
@@ -123,13 +154,14 @@ impl Streamed {
     fn poll_down(&mut self, r: &mut Request, peer: &mut Socket, cx: &mut Context<'_>) -> io::Result<bool> {
         let mut moved = false;
         while !self.down_ended {
-            if let Some(stream) = r.downstream.stream()
-                && let Poll::Ready(written) = stream.poll_write(u64::MAX)
-            {
-                written?;
-            } else {
+            let Some(stream) = r.downstream.stream() else { return Ok(moved) };
+            let Poll::Ready(written) = stream.poll_write(u64::MAX) else {
+                let before = std::mem::replace(&mut self.written, stream.written());
+                self.client.waits(self.written != before);
                 return Ok(moved);
-            }
+            };
+            written?;
+            self.client.clear();
             let mut buffer = buffers::take_buffer();
             let read = peer.poll_read(cx, &mut buffer);
             let queued = match read {

@@ -1,6 +1,7 @@
 //! A tunnel as bytes, for another process: its request, its peer, what was tried before, and how far both sides have come. From and to:
 //! `parked`.
 
+use super::Patience;
 use super::parked::Shared;
 use crate::connection::socket::Socket;
 use crate::request::held::Packed;
@@ -35,6 +36,8 @@ impl Shared {
         w.number(age_ms(self.answer.started_ms));
         peer::write(&self.answer.chosen.peer, &mut w);
         write_attempts(attempts, &mut w);
+        w.number(self.patience.client_ms.into());
+        w.number(self.patience.peer_ms.into());
         let names = self.packed.snapshot().clone();
         Some(Papers::new(heir::Kind::Tunnel, w.done(), names).packed_with(self.packed.dictionary()))
     }
@@ -50,6 +53,13 @@ impl Shared {
         let started_ms = since_ms(r.number()?);
         let peer = peer::read(r)?;
         packed.set_attempts(read_attempts(r)?);
+        let patience = match r.is_done() {
+            // A process of before said nothing of that: what it had silent ended with its one time.
+            true => Patience::both(timeout),
+            false => {
+                Patience { client_ms: u32::try_from(r.number()?).ok()?, peer_ms: u32::try_from(r.number()?).ok()? }
+            }
+        };
         if !r.is_done() {
             return None;
         }
@@ -59,6 +69,7 @@ impl Shared {
             down,
             up,
             timeout,
+            patience,
             until_ms: clock::monotonic_ms().saturating_add(left_ms),
             is_over: false,
             is_refused: false,
