@@ -44,7 +44,7 @@ pub const DIRECTIVES: &[Directive] = &[
     http("proxy_connect_data_timeout", |s, n| setters::time(&mut upstream(s).read_timeout, n)),
     // What `proxy_connect_data_timeout` was called before.
     http("proxy_connect_read_timeout", |s, n| setters::time(&mut upstream(s).read_timeout, n)),
-    // A tunnel has one time, that without a byte either way; in the module it has no function either.
+    // `proxy_connect_data_timeout` holds for both directions; in the module this one has no function either.
     http("proxy_connect_send_timeout", |s, n| {
         s.build.note(n);
         Ok(())
