@@ -61,6 +61,7 @@ mod l4_stream;
 mod l4_two;
 mod l4_upgrade;
 mod l4_watch;
+mod leftovers;
 mod limit_shared;
 mod limits;
 mod local_ports;

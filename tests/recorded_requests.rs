@@ -52,6 +52,11 @@ fn cases(text: &str) -> Vec<Case<'_>> {
     lines.map(case).collect()
 }
 
+/// The requests alone.
+pub fn raw_requests(text: &str) -> Vec<Vec<u8>> {
+    cases(text).into_iter().map(|case| case.raw).collect()
+}
+
 /// One listener of the server with its backend.
 struct Lane {
     port: u16,

@@ -43,7 +43,10 @@ pub(super) fn runs(
         let carried: u64 = outcome.seconds.iter().map(|s| s.answers).sum();
         on_time += carried;
         sample.answers += carried;
+        sample.bytes_read += outcome.seconds.iter().map(|s| s.bytes).sum::<u64>();
         outcome.seconds.iter().for_each(|s| sample.latency.merge(&s.latency));
+        // Where all were lost nobody has said how long the run was.
+        seconds = seconds.max(outcome.seconds.len() as f64);
         let (why, length) = (outcome.lost.as_deref().unwrap_or_default(), outcome.seconds.len());
         lost.push(format!("agent {} was lost ({why}) after {length} s and {carried} answers", remote.name));
     }
