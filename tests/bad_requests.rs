@@ -44,6 +44,8 @@ fn too_large() {
     let server = server();
     let long = "x".repeat(600);
     assert_eq!(status(&server, format!("GET /{long} HTTP/1.1\r\nHost: a\r\n\r\n")), Some(414));
+    // It is the line, whatever follows it in the same piece.
+    assert_eq!(status(&server, format!("GET /{long} HTTP/1.1\r\nX: {long}\r\n\r\n")), Some(414));
     assert_eq!(status(&server, format!("GET / HTTP/1.1\r\nHost: a\r\nX: {long}\r\n\r\n")), Some(400));
     let lines = format!("X: {}\r\n", "x".repeat(400)).repeat(4);
     assert_eq!(status(&server, format!("GET / HTTP/1.1\r\nHost: a\r\n{lines}\r\n")), Some(400));

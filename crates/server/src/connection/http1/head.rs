@@ -91,7 +91,7 @@ pub(super) async fn read_head(r: &mut Request) -> HeadRead {
                         http.consume(skip);
                         parser = RequestParser::default();
                     }
-                    if let Some(status) = too_large(http.unread().len(), &parser, conf) {
+                    if let Some(status) = too_large(http.unread().len(), &parser, &r.head.headers.head, conf) {
                         let at = parser.line_start();
                         let line = (status == 494 && at < http.unread().len()).then_some(at);
                         return refuse_large(r, status, line);
@@ -290,11 +290,20 @@ fn arena_span(start: usize, end: usize) -> crate::request::arena::Span {
 
 /// `large_client_header_buffers`: 414 for a request line, 494 for a header, that does not fit in one buffer, 494 for a
 /// head that does not fit in all of them.
-fn too_large(len: usize, parser: &RequestParser, conf: &crate::modules::core::server::ServerSettings) -> Option<u16> {
+fn too_large(
+    len: usize,
+    parser: &RequestParser,
+    head: &RequestHead,
+    conf: &crate::modules::core::server::ServerSettings,
+) -> Option<u16> {
     let (number, size) = *conf.large_client_header_buffers;
     let first = *conf.client_header_buffer_size as usize;
-    let line = len - parser.line_start();
-    if line >= size.max(first) {
+    let room = size.max(first);
+    // It may have come whole at once, with the beginning of what follows.
+    if parser.is_line_complete() && head.line.len() + LINE_END >= room {
+        return Some(414);
+    }
+    if len - parser.line_start() >= room {
         return Some(if parser.is_line_complete() { 494 } else { 414 });
     }
     (len > first + number * size).then_some(494)
