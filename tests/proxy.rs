@@ -371,3 +371,23 @@ fn a_peer_that_accepts_finds_the_request_there() {
     }
     peer.join().unwrap();
 }
+
+/// A page that takes the place of an upstream's answer is not dated by it.
+#[test]
+fn a_page_of_an_error_says_nothing_of_the_answer_before() {
+    let backend = Backend::start(|_| {
+        let head =
+            "HTTP/1.1 200 OK\r\nLast-Modified: Wed, 01 Jan 2020 00:00:00 GMT\r\nETag: \"e\"\r\nX-Other: stays\r\n";
+        Reply::Keep(format!("{head}Content-Length: 5\r\n\r\nhello").into())
+    });
+    let location = format!("location / {{ proxy_pass http://127.0.0.1:{}; proxy_force_ranges on; }}", backend.port);
+    let server = Site::server(&location).start();
+    let mut client = server.connect();
+    let part = client.send("GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=1-2\r\n\r\n").response();
+    assert_eq!((part.status, part.text().as_str()), (206, "el"));
+    assert!(part.header("Last-Modified").is_some() && part.header("ETag").is_some());
+    let refused = client.send("GET / HTTP/1.1\r\nHost: a\r\nRange: bytes=99-\r\n\r\n").response();
+    assert_eq!((refused.status, refused.header("Content-Range")), (416, Some("bytes */5")));
+    assert_eq!((refused.header("Last-Modified"), refused.header("ETag")), (None, None));
+    assert_eq!(refused.header("X-Other"), Some("stays"));
+}

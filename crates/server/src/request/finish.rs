@@ -201,6 +201,8 @@ fn refresh(r: &mut Request) -> Verdict {
 fn clear_entity(r: &mut Request) {
     let h = &mut r.answer.headers;
     h.last_modified = None;
+    // What an upstream said of its own answer is none of the page's.
+    h.remove(K::LastModified);
     h.remove(K::AcceptRanges);
     h.remove(K::Etag);
     r.answer.allow_ranges = false;
