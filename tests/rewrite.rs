@@ -180,3 +180,33 @@ fn what_stands_in_an_if_only_takes_part() {
         assert_eq!(server.get(target).text(), expected, "{target}");
     }
 }
+
+/// What a client has escaped is escaped in a redirect, also where its path had dots or slashes to be taken out.
+#[test]
+fn captures_of_a_redirect_are_escaped() {
+    let server = Site::server("rewrite ^/to(/.*)$ http://h$1 redirect; location / { return 200 plain; }").start();
+    for (target, location) in [
+        ("/to/b%20c", "http://h/b%20c"),
+        ("//to//b%20c/x", "http://h/b%20c/x"),
+        ("/./to/%C3%A9", "http://h/%C3%A9"),
+        ("/a/../to/a+b?x=%20", "http://h/a+b?x=%20"),
+        ("/to/./%2B%25", "http://h/+%25"),
+        ("/to/plain", "http://h/plain"),
+    ] {
+        let r = server.get(target);
+        assert_eq!((r.status, r.header("Location")), (302, Some(location)), "{target}");
+    }
+}
+
+/// An `alias` says where files are that its location was found by. A uri that was rewritten has none there.
+#[test]
+fn a_rewritten_uri_has_no_file_below_an_alias() {
+    let location = "location /a { rewrite ^/a/(.*)$ /b/$1; alias @DIR@/html; return 200 \"[$request_filename]\"; }";
+    let server =
+        Site::server(&format!("{location} location /c {{ alias @DIR@/html/; return 200 \"[$request_filename]\"; }}"));
+    let folder = server.path().display().to_string();
+    let server = server.start();
+    assert_eq!(server.get("/c/x").text(), format!("[{folder}/html//x]"));
+    assert_eq!(server.get("/a/x").text(), "[]");
+    assert!(server.error_log().contains("\"alias\" cannot be used in location \"/a\" where URI was rewritten"));
+}

@@ -383,7 +383,11 @@ fn run(r: &mut Request, codes: &[Code], quoting: &mut Quoting) -> Went {
                     None => r.assign(*variable, Some(value)),
                 }
             }
-            Code::Return { status, text } => return Went::Answer(answer(r, *status, text.as_ref())),
+            Code::Return { status, text } => {
+                // The location was found by another uri than the text may name.
+                r.flow.valid_location &= !r.flow.uri_changed;
+                return Went::Answer(answer(r, *status, text.as_ref()));
+            }
             Code::If { condition, codes, location, in_location } => {
                 let holds = holds(r, condition, quoting);
                 if r.has_fault() {

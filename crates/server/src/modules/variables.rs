@@ -64,6 +64,9 @@ pub const VARIABLES: &[Builtin] = &[
     },
     volatile("is_args", |r| Some(Text::from(if r.get(r.head.args).is_empty() { "" } else { "?" }))),
     volatile("request_filename", |r| {
+        if !root::check_alias(r) {
+            return None;
+        }
         let path = root::path_of(r);
         Some(r.text(&path))
     }),

@@ -192,6 +192,8 @@ fn request_line(r: &mut Request) -> Result<(), u16> {
         let found = target::normalize(r.arena.span(raw), merge, &mut path);
         let result: Result<(), u16> = match found {
             Ok(n) => {
+                // The parser saw them only as far as it went.
+                (r.head.headers.head.quoted, r.head.headers.head.plus) = (n.quoted, n.plus);
                 r.head.uri = r.text(&path[n.path.range()]);
                 r.head.args = match n.args.filter(|args| !args.is_empty()) {
                     Some(a) => wire::span::Span { start: raw.start + a.start, end: raw.start + a.end }.into(),
