@@ -37,7 +37,7 @@ setup-peers:
 build: setup-build ## the release binary
 	@$(CARGO) build --release --locked -p ironweir
 
-dist: setup ## what is released, in target/dist: binary (laid out by a profile of its cases), tarball, package, bill of materials, checksums (5 minutes; rustup and wrk)
+dist: setup ## what is released, in target/dist: binary (laid out by a profile of its cases), tarball, package, bill of materials, checksums (40 minutes; rustup and wrk)
 	@$(CARGO) build --release --locked -p floor
 	@binary=$$(perf/optimize.py) && packaging/dist "$$binary" $(TARGETS)/dist
 
