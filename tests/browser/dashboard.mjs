@@ -67,11 +67,16 @@ const steps = {
   },
   // What the Down button says after so many clicks, and the peer's state.
   async down(peer, clicks) {
+    const button = row(peer).locator("button").last();
     for (let i = 0; i < Number(clicks); i += 1) {
-      await row(peer).locator("button").last().click();
-      await page.waitForTimeout(300);
+      const before = await button.textContent();
+      await button.click();
+      // The page asks the server anew first, which takes as long as the machine lets it.
+      for (let tries = 0; tries < 50 && (await button.textContent()) === before; tries += 1) {
+        await page.waitForTimeout(50);
+      }
     }
-    return { button: await row(peer).locator("button").last().textContent(), row: (await row(peer).innerText()).replaceAll("\n", " ") };
+    return { button: await button.textContent(), row: (await row(peer).innerText()).replaceAll("\n", " ") };
   },
   // What is said of a refused request's id.
   async why(id) {
