@@ -37,11 +37,11 @@ class Case:
     location: str
     holds: str  # a piece of the right answer
     module: str = ""  # what nginx has to load for it
-    passes: bool = False  # bytes as they are, which the floor can do as well
     accept: str = ""  # an encoding that is asked for, and expected
     connections: int = 64
     close: bool = False
     pipelined: int = 1
+    passes: bool = False  # bytes as they are, which the floor can do as well
 
     @property
     def path(self):
