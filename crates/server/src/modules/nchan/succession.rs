@@ -204,7 +204,7 @@ pub fn settle_filters(group: &[u8], rows: &[u8]) {
 pub enum Hearing {
     /// They are heard from now on: their clients are on their way, and the process before hears them until they have come.
     Begins,
-    /// The other process hears them: what Redis has told before that is heard here.
+    /// They are heard, here and in the other process: what Redis has told so far is here.
     CatchesUp,
 }
 

@@ -89,23 +89,18 @@ impl Streamed {
         if moved {
             self.has_moved();
         }
-        while self.timer.poll_expired(cx).is_ready() {
-            if let Some(over) = timed_out(self.until_ms, &self.client, &self.peer) {
-                return Poll::Ready(Err(over));
-            }
-            self.arm();
+        if let Some(over) = timed_out(self.until_ms, &self.client, &self.peer) {
+            return Poll::Ready(Err(over));
         }
+        // Also where nothing has moved: what came with the head may have begun to wait.
+        let until_ms = self.until_ms.min(self.client.until_ms()).min(self.peer.until_ms());
+        self.timer.set(Duration::from_millis(until_ms.saturating_sub(clock::monotonic_ms()).max(1)));
+        let _ = self.timer.poll_expired(cx);
         Poll::Pending
     }
 
     fn has_moved(&mut self) {
         self.until_ms = clock::monotonic_ms().saturating_add(self.timeout.as_millis() as u64);
-        self.arm();
-    }
-
-    fn arm(&self) {
-        let until_ms = self.until_ms.min(self.client.until_ms()).min(self.peer.until_ms());
-        self.timer.set(Duration::from_millis(until_ms.saturating_sub(clock::monotonic_ms()).max(1)));
     }
 
     /// Moves what the client says until it would have to wait. True: something moved.
