@@ -1,6 +1,6 @@
 //! Who may: user files, subrequests, links, `satisfy`.
 
-use crate::harness::{Response, Server, Site};
+use crate::harness::{Backend, Reply, Response, Server, Site};
 
 fn with_credentials(server: &Server, target: &str, base64: &str) -> Response {
     let head = format!("GET {target} HTTP/1.1\r\nHost: x\r\nAuthorization: Basic {base64}\r\n\r\n");
@@ -83,4 +83,43 @@ fn links_end_when_they_should() {
             .replace("@PATH@", "8f4571e25aecf13317adc14948a5f131");
         assert_eq!(server.get(&target).text(), text, "{target}");
     }
+}
+
+#[test]
+fn nobody_is_without_a_name() {
+    let server = Site::server(
+        "auth_basic closed; auth_basic_user_file @DIR@/users; location / { try_files /none @user; } location @user { return 200 \"$remote_user\"; }",
+    )
+    .file("users", ":{PLAIN}pw\nu:{PLAIN}p\n")
+    .start();
+    // `:pw`
+    assert_eq!(with_credentials(&server, "/", "OnB3").status, 401);
+    assert_eq!(with_credentials(&server, "/", RIGHT).text(), "u");
+}
+
+#[test]
+fn subrequests_know_the_method_of_the_client() {
+    let auth = Backend::start(|seen| match seen.header("X-Method") {
+        Some("GET") => Reply::ok(""),
+        _ => Reply::Keep(b"HTTP/1.1 403 Forbidden\r\nContent-Length: 0\r\n\r\n".to_vec()),
+    });
+    let server = Site::server(
+        "location / { auth_request /ask; try_files /none @said; }
+         location @said { return 200 said; }
+         location = /ask { proxy_pass_request_body off; proxy_set_header X-Method $request_method; proxy_pass http://127.0.0.1:@AUTH@; }
+         location = /both { default_type text/html; add_before_body /method; return 200 \" $request_method\"; }
+         location = /method { return 200 $request_method; }",
+    )
+    .set("AUTH", auth.port)
+    .start();
+    assert_eq!(server.get("/").text(), "said");
+    for method in ["POST", "PUT", "DELETE"] {
+        let head = format!("{method} / HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\nab");
+        assert_eq!(server.connect().send(head).response().status, 403, "{method}");
+    }
+    let seen = auth.seen();
+    let asked: Vec<_> = seen.iter().map(|s| (s.line().split(' ').next(), s.header("X-Method"))).collect();
+    assert_eq!(asked[3], (Some("GET"), Some("DELETE")), "{asked:?}");
+    let both = "POST /both HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n";
+    assert_eq!(server.connect().send(both).response().text(), "POST POST");
 }

@@ -399,3 +399,48 @@ fn what_is_no_answer_of_memcached_is_a_502() {
         assert!(server.error_log().contains(text), "{}", server.error_log());
     }
 }
+
+#[test]
+fn a_status_line_that_is_none_is_passed_over() {
+    for (line, status) in [("HTTP/1.1 2000 OK", 403), ("HTTP/2 200 OK", 403), ("HTTP/1.1 204 No", 204)] {
+        let answer = format!("{line}\r\nStatus: 403 no\r\nX-A: 1\r\nContent-Type: text/html\r\n\r\nbody");
+        let (scgi, _asked) = application(read_scgi, move |_| answer.clone().into_bytes());
+        let server = Site::http(
+            "scgi_cache_path @DIR@/cache keys_zone=z:1m;
+             server { listen 127.0.0.1:@PORT@; location / {
+                 scgi_pass 127.0.0.1:@APP@; scgi_cache z; scgi_cache_key $uri; scgi_cache_valid any 1m;
+                 add_header X-Cache $upstream_cache_status always;
+             } }",
+        )
+        .set("APP", scgi)
+        .start();
+        for cached in ["MISS", "HIT"] {
+            let response = server.get("/");
+            assert_eq!((response.status, response.header("X-A")), (status, Some("1")), "{line} {cached}");
+            if status != 204 {
+                assert_eq!(response.text(), "body", "{line} {cached}");
+            }
+            assert_eq!(response.header("X-Cache"), Some(cached), "{line}");
+        }
+    }
+}
+
+#[test]
+fn a_body_that_came_with_the_head_can_be_sent_again() {
+    let (gone, answers) = (Port::reserve(), application(read_scgi, |_| b"\r\nthe second".to_vec()));
+    let server = Site::http(
+        "upstream both { server 127.0.0.1:@GONE@; server 127.0.0.1:@APP@ backup; }
+         server { listen 127.0.0.1:@PORT@; location / {
+             scgi_pass both; scgi_request_buffering off; scgi_next_upstream error non_idempotent;
+             scgi_param CONTENT_LENGTH $content_length; scgi_param BODY $request_body;
+         } }",
+    )
+    .set("GONE", gone.number)
+    .set("APP", answers.0)
+    .start();
+    let mut client = server.connect();
+    client.send("PUT / HTTP/1.1\r\nHost: h\r\nContent-Length: 5\r\n\r\nhello");
+    assert_eq!(client.response().text(), "the second");
+    let asked = answers.1.recv().expect("it was asked");
+    assert_eq!((asked.body.as_str(), asked.param("BODY")), ("hello", Some("hello")));
+}

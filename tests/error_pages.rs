@@ -1,6 +1,6 @@
 //! `error_page` and the answers that nobody wrote a page for.
 
-use crate::harness::Site;
+use crate::harness::{Backend, Site};
 
 #[test]
 fn built_in_pages() {
@@ -82,4 +82,30 @@ fn a_head_that_goes_wrong_after_its_host_is_for_that_server() {
     assert_eq!(wrong("Host: second\r\nna\x01me: x"), "second /e GET");
     assert_eq!(wrong("Content-Length: x\r\nHost: second"), "first");
     assert_eq!(wrong("na\x01me: x\r\nHost: second"), "first");
+}
+
+#[test]
+fn the_page_for_a_body_that_is_too_large_has_no_part_in_it() {
+    let page = Backend::ok("too large");
+    let server = Site::server(
+        "client_max_body_size 10; error_page 413 /page;
+         location / { proxy_pass http://127.0.0.1:@PAGE@; }
+         location = /page { proxy_pass http://127.0.0.1:@PAGE@; }",
+    )
+    .set("PAGE", page.port)
+    .start();
+    for body in [
+        "Content-Length: 20\r\n\r\n12345678901234567890",
+        "Transfer-Encoding: chunked\r\n\r\n14\r\n12345678901234567890\r\n0\r\n\r\n",
+    ] {
+        let response = server.connect().send(format!("POST / HTTP/1.1\r\nHost: x\r\n{body}")).response();
+        assert_eq!((response.status, response.text().as_str()), (413, "too large"));
+    }
+    let seen = page.seen();
+    assert_eq!(seen.len(), 2);
+    for asked in seen {
+        assert_eq!((asked.line(), asked.body.len()), ("GET /page HTTP/1.1", 0));
+        assert_eq!(asked.header("Content-Length"), Some("0"));
+    }
+    assert_eq!(server.error_log().matches("too large chunked body").count(), 1);
 }

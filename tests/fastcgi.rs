@@ -484,3 +484,49 @@ fn a_thousand_clients_of_php_fpm_with_a_short_queue_are_served() {
     let failed = clients.iter_mut().map(|c| c.response().status).filter(|status| *status != 200).count();
     assert_eq!(failed, 0, "{}", server.error_log());
 }
+
+#[test]
+fn a_status_line_is_no_part_of_an_answer() {
+    let port = application(|asked| {
+        let more = if asked.params["URI"] == "/plain" { "" } else { "Status: 403 F\r\n" };
+        says(format!("HTTP/1.1 404 Nope\r\n{more}Content-Type: text/plain\r\n\r\nbody"))
+    });
+    let server = cached(port, "fastcgi_cache_valid any 1m;");
+    for (target, status) in [("/plain", 200), ("/status", 403)] {
+        assert_eq!(asked_cache(&server, target), (status, "MISS".into(), "body".into()));
+        assert_eq!(asked_cache(&server, target), (status, "HIT".into(), "body".into()));
+    }
+}
+
+#[test]
+fn what_is_said_after_the_head_spoils_nothing() {
+    let port = application(|asked| {
+        let (head, body) = ("Content-Type: text/plain\r\n", "\r\nbody");
+        match asked.params["URI"].as_str() {
+            "/before" => [record(STDERR, b"ERR"), says(format!("{head}{body}"))].concat(),
+            "/within" => [says(head), record(STDERR, b"ERR"), says(body)].concat(),
+            _ => [says(format!("{head}{body}")), record(STDERR, b"ERR")].concat(),
+        }
+    });
+    let server = start(port, "fastcgi_param URI $request_uri; fastcgi_catch_stderr ERR;");
+    assert_eq!(server.get("/before").status, 502);
+    assert_eq!(server.get("/within").status, 502);
+    let response = server.get("/behind");
+    assert_eq!((response.status, response.text().as_str()), (200, "body"));
+    server.wait_for("logs/error.log", "FastCGI sent in stderr: \"ERR\"");
+}
+
+#[test]
+fn a_failure_is_not_cached_where_its_head_forbids_it() {
+    let asked = AtomicUsize::new(0);
+    let port = application(move |_| match asked.fetch_add(1, Ordering::Relaxed) {
+        0 => says("Set-Cookie: a=b\r\nStatus: none\r\n\r\n"),
+        1 => says("Status: none\r\n\r\n"),
+        _ => says("Content-Type: text/plain\r\n\r\nfine"),
+    });
+    let server = cached(port, "fastcgi_cache_valid any 1m;");
+    assert_eq!(asked_cache(&server, "/a").0, 502);
+    assert_eq!(asked_cache(&server, "/a").0, 502, "the second try, which forbids nothing");
+    assert_eq!(asked_cache(&server, "/a").0, 502, "that of the cache");
+    assert_eq!(asked_cache(&server, "/b"), (200, "MISS".into(), "fine".into()));
+}

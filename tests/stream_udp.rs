@@ -102,3 +102,28 @@ fn a_peer_that_is_not_there_is_noticed() {
     socket().send_to(b"?", ("127.0.0.1", port)).unwrap();
     server.wait_for("logs/error.log", "recv() failed (111: Connection refused) while proxying connection, udp client:");
 }
+
+#[test]
+fn the_first_datagram_is_counted_and_a_refused_session_has_failed() {
+    let (said, denied, refused) = (Port::reserve().number, Port::reserve().number, Port::reserve().number);
+    let gone = UdpSocket::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let server = Site::whole(
+        "events {} stream { log_format f '$status $bytes_received';
+           server { listen 127.0.0.1:@PORT@; return ''; }
+           server { listen 127.0.0.1:@SAID@ udp; return '$bytes_received'; }
+           server { listen 127.0.0.1:@DENIED@ udp; access_log @DIR@/logs/denied.log f; deny all; return x; }
+           server { listen 127.0.0.1:@REFUSED@ udp; access_log @DIR@/logs/refused.log f; proxy_responses 2; proxy_pass 127.0.0.1:@GONE@; } }",
+    )
+    .set("SAID", said)
+    .set("DENIED", denied)
+    .set("REFUSED", refused)
+    .set("GONE", gone)
+    .start();
+    let client = socket();
+    client.send_to(b"abc", ("127.0.0.1", said)).unwrap();
+    assert_eq!(receive(&client), "3");
+    client.send_to(b"abc", ("127.0.0.1", denied)).unwrap();
+    server.wait_for("logs/denied.log", "403 3\n");
+    client.send_to(b"abc", ("127.0.0.1", refused)).unwrap();
+    server.wait_for("logs/refused.log", "502 3\n");
+}

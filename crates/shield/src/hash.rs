@@ -43,6 +43,12 @@ impl Keyed {
         hash.finish()
     }
 
+    /// A word that only those who know the seeds could have made: no hash, but enough to compare by.
+    #[inline]
+    pub fn masked(self, word: u64) -> u64 {
+        word ^ self.state
+    }
+
     /// The hash of a number and a text.
     #[inline]
     pub fn numbered(self, number: u64, text: &[u8]) -> u64 {

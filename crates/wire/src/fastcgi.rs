@@ -113,9 +113,26 @@ impl Decoder {
     pub fn decode(&mut self, bytes: &[u8], stdout: &mut Vec<u8>, stderr: &mut Vec<u8>) -> Result<(), RecordError> {
         let mut rest = bytes;
         while !rest.is_empty() {
+            rest = &rest[self.decode_to_message(rest, stdout, stderr)?..];
+        }
+        Ok(())
+    }
+
+    /// The same as far as the end of the next record with messages, or of what there is. Gives the bytes that were read.
+    ///
+    /// # Errors
+    /// See [`RecordError`]. Do not call again after one.
+    pub fn decode_to_message(
+        &mut self,
+        bytes: &[u8],
+        stdout: &mut Vec<u8>,
+        stderr: &mut Vec<u8>,
+    ) -> Result<usize, RecordError> {
+        let mut rest = bytes;
+        while !rest.is_empty() {
             if self.ended {
                 self.extra = true;
-                return Ok(());
+                return Ok(bytes.len());
             }
             if self.have < HEAD {
                 let (now, after) = rest.split_at(rest.len().min(HEAD - self.have));
@@ -123,7 +140,7 @@ impl Decoder {
                 self.have += now.len();
                 rest = after;
                 if self.have < HEAD {
-                    return Ok(());
+                    return Ok(bytes.len());
                 }
                 self.check()?;
             }
@@ -147,9 +164,12 @@ impl Decoder {
             if self.content == 0 && self.padding == 0 {
                 self.ended |= self.head[1] == END_REQUEST;
                 self.have = 0;
+                if self.head[1] == STDERR {
+                    break;
+                }
             }
         }
-        Ok(())
+        Ok(bytes.len() - rest.len())
     }
 
     /// Whether a record has begun that is not whole.
@@ -226,6 +246,19 @@ mod tests {
             assert!(decoder.ended);
             assert_eq!((out.as_slice(), err.as_slice()), (&b"Status: 200\r\n\r\nbody"[..], &b"oops\n"[..]));
         }
+    }
+
+    #[test]
+    fn a_message_ends_what_is_read_at_a_time() {
+        let mut bytes = record(STDOUT, b"before", 0);
+        bytes.extend(record(STDERR, b"oops", 5));
+        let first = bytes.len();
+        bytes.extend(record(STDOUT, b" after", 0));
+        let (mut decoder, mut out, mut err) = (Decoder::default(), Vec::new(), Vec::new());
+        assert_eq!(decoder.decode_to_message(&bytes, &mut out, &mut err), Ok(first));
+        assert_eq!((&*out, &*err), (&b"before"[..], &b"oops\n"[..]));
+        assert_eq!(decoder.decode_to_message(&bytes[first..], &mut out, &mut err), Ok(bytes.len() - first));
+        assert_eq!(out, b"before after");
     }
 
     #[test]

@@ -20,6 +20,7 @@ use runtime::clock;
 use std::borrow::Cow;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use wire::http1::response::ResponseHead;
 
 impl Caching {
     /// Judges the head of an answer, which is the upstream's last.
@@ -69,6 +70,12 @@ pub fn judge(r: &Request, conf: &CacheSettings, ignored: u32) -> Judgement {
     let authorized = r.head.headers.find(K::Authorization).is_some();
     judgement.by_rfc9111(&Facts::of(lines), r.attempts.head.status, authorized, now);
     judgement
+}
+
+/// Whether what has been read of a head that came to nothing forbids to keep an answer.
+pub fn forbids(head: &ResponseHead, bytes: &[u8], ignored: u32) -> bool {
+    let lines = head.headers.iter().map(|h| (h.known, h.value.of(bytes)));
+    !Judgement::of(lines, ignored, clock::wall_seconds()).allows()
 }
 
 /// How old an answer from the cache is (RFC 9111 section 4.2.3): as old as it was when it came, and as long as it is here since then, or

@@ -48,7 +48,7 @@ pub async fn ask(link: &mut ProbeLink, ask: &HttpAsk) -> Result<(), Cause> {
         return Err(Cause::Closed);
     }
     let mut head = ResponseHead::default();
-    if !cgi::parse(&mut head, &output) {
+    if !cgi::parse(&mut head, &output, cgi::Kind::Fields) {
         let said = if output.is_empty() { &errors } else { &output };
         return Err(nonsense(&format!("no head: \"{}\"", shown(said))));
     }

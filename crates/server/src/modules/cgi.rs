@@ -8,6 +8,7 @@ use crate::config::{Build, Scope};
 use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
 use crate::temp::TempPath;
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::job::{Job, JobBody, Protocol};
@@ -238,12 +239,12 @@ pub(super) struct Sent {
 }
 
 /// Notes that a new row of tries begins, of peers called `scheme` in the log.
-pub(super) fn begin(r: &mut Request, scheme: &'static str) {
+pub(super) fn begin(r: &mut Request, scheme: &'static str, kind: Kind) {
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
     r.attempts.scheme = scheme;
-    (r.attempts.uri, r.attempts.is_cgi) = (None, true);
+    (r.attempts.uri, r.attempts.head_kind) = (None, kind);
 }
 
 /// Asks the cache for a request whose body is known. None: the peers are to be asked.

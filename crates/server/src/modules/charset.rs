@@ -203,6 +203,10 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
     if !r.is_main() {
         return Some(r.flow.main_charset.map(|name| Charset::named(r, name)));
     }
+    let choice = *r.conf().charset.charset;
+    if choice == Choice::Off && r.answer.headers.override_charset.is_none() {
+        return Some(None);
+    }
     if r.answer.headers.content_type.is_none_or(|t| r.get(t).is_empty()) {
         return Some(None);
     }
@@ -214,11 +218,10 @@ fn destination(r: &mut Request) -> Option<Option<Charset>> {
         }
         return Some(Some(charset));
     }
-    let conf = &r.conf().charset;
-    let choice = *conf.charset;
     if choice == Choice::Off {
         return Some(None);
     }
+    let conf = &r.conf().charset;
     let wanted = match r.answer.headers.charset {
         Some(c) if !r.get(c).is_empty() => *conf.override_charset,
         _ => conf.charset_types.fits(r),

@@ -416,16 +416,21 @@ fn keepalive_timeout(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Probl
 }
 
 fn keepalive_disable(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let mut disable = KeepaliveDisable { msie6: false, safari: false };
+    let setting = &mut scope.level.conf.core.keepalive_disable;
+    let mut disable = if setting.is_set() { **setting } else { KeepaliveDisable { msie6: false, safari: false } };
     for word in &node.args {
-        match &*word.as_str() {
-            "none" => {}
-            "msie6" => disable.msie6 = true,
-            "safari" => disable.safari = true,
+        let browser = match &*word.as_str() {
+            "none" => continue,
+            "msie6" => &mut disable.msie6,
+            "safari" => &mut disable.safari,
             other => return Err(node.problem(format!("invalid value \"{other}\""))),
+        };
+        if std::mem::replace(browser, true) {
+            scope.build.problems.push(Problem::duplicate_choice(word));
         }
     }
-    setters::value(&mut scope.level.conf.core.keepalive_disable, node, disable)
+    setting.force(disable);
+    Ok(())
 }
 
 fn error_page(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

@@ -10,6 +10,7 @@ use crate::config::variables::Builtin;
 use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Text};
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::fastcgi::SCHEME;
 use crate::upstream::job::{FastCgi, JobBody, Protocol};
@@ -156,7 +157,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let snapshot = r.snapshot.clone();
     let conf = &*snapshot.location(r.location).conf.fastcgi;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
-    cgi::begin(r, SCHEME);
+    cgi::begin(r, SCHEME, Kind::Fields);
     let place = pass.place(r);
     let group = pass.group(r, &place).await?;
     // Bodies of unknown length can be streamed: records need no announcement.

@@ -50,6 +50,9 @@ impl<A: Copy + Ord> Stretches<A> {
     }
 }
 
+/// The networks that `default` stands for.
+const EVERYWHERE: [&[u8]; 2] = [b"0.0.0.0/0", b"::/0"];
+
 /// The lines of a block while they are read.
 #[derive(Default)]
 struct Lines {
@@ -143,13 +146,25 @@ impl Lines {
                 false => format!("duplicate network \"default\", value: \"{new}\", old value: \"{old}\""),
             }));
         }
+        // It is the network of all addresses: of two lines the last counts.
+        for everywhere in EVERYWHERE {
+            let everywhere = network(problems, row, everywhere)?;
+            if let Some(old) = self.networks.get_mut(&everywhere) {
+                let old = std::mem::replace(old, index);
+                let (new, old) = (self.shown(index), self.shown(old));
+                let text = format!("duplicate network \"default\", value: \"{new}\", old value: \"{old}\"");
+                problems.push(row.warning(text));
+            }
+        }
         Ok(())
     }
 
     fn add_network(&mut self, problems: &mut Vec<Problem>, row: &Node, text: &[u8]) -> Result<(), Problem> {
         let cidr = network(problems, row, &row.name.text)?;
         let index = self.value(text);
-        if let Some(old) = self.networks.insert(cidr, index) {
+        let is_everywhere = EVERYWHERE.contains(&&*row.name.text);
+        let before = self.networks.insert(cidr, index);
+        if let Some(old) = before.or(self.default.filter(|_| is_everywhere)) {
             let (net, new, old) = (row.name.as_str(), self.shown(index), self.shown(old));
             problems.push(row.warning(format!("duplicate network \"{net}\", value: \"{new}\", old value: \"{old}\"")));
         }

@@ -9,6 +9,7 @@ use crate::config::setting::Setting;
 use crate::config::{Build, ConfigLevel, Directive, Scope, http};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Request, Version};
+use crate::upstream::cgi::Kind;
 use crate::upstream::group::GroupId;
 use crate::upstream::names;
 use crate::upstream::settings::next;
@@ -152,7 +153,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         }
     };
     r.attempts.scheme = if url.secure { "grpcs://" } else { "grpc://" };
-    (r.attempts.uri, r.attempts.is_cgi) = (None, false);
+    (r.attempts.uri, r.attempts.head_kind) = (None, Kind::Http);
     let group = match pass.group.get() {
         Some(id) => snapshot.groups[id.0 as usize].clone(),
         None => names::group(r, &url.target).await?,

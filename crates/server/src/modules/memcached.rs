@@ -9,6 +9,7 @@ use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::log_error;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request, body};
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::job::{JobBody, Protocol};
 use crate::upstream::memcached::Asked;
@@ -100,8 +101,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     }
     body::discard_arrived(r).map_err(Verdict::Status)?;
     root::set_content_type(r);
-    cgi::begin(r, SCHEME);
-    r.attempts.is_cgi = false;
+    cgi::begin(r, SCHEME, Kind::Http);
     let place = pass.place(r);
     let group = pass.group(r, &place).await?;
     let key = conf.key.eval(r);

@@ -121,13 +121,13 @@ const LOGGERS: &[Listed<Logger>] = &[
     (|c| c.main.otel.exports(), otel::logger),
     (|c| c.lua.log.is_some(), lua::logger),
     (|c| c.vts.counts(&c.main.vts), vts::logger),
-    (|_| true, log::logger),
-    (|_| true, js::finish),
+    (|c| c.log.is_on(), log::logger),
+    (|c| c.main.js.imports, js::finish),
 ];
 
 /// Header filters in the order in which they run.
 const HEADER_FILTERS: &[Listed<HeaderFilter>] = &[
-    (|_| true, slice::filter),
+    (|c| c.main.slices, slice::filter),
     (|_| true, not_modified::filter),
     (|c| c.headers_more.changes_answer(), headers_more::filter),
     (|c| c.lua.header_filter.is_some() || c.lua.body_filter.is_some(), lua::header_filter),

@@ -65,6 +65,8 @@ fn refuse(r: &mut Request, length: u64) -> Filtered {
     let value = text!(r, "bytes */{length}");
     r.answer.headers.set(K::ContentRange, "Content-Range", value);
     r.answer.headers.content_length = None;
+    // The page that follows is not compressed.
+    r.answer.headers.remove(K::ContentEncoding);
     Filtered::Refuse(416)
 }
 

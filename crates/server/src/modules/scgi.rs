@@ -8,6 +8,7 @@ use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::job::{JobBody, Protocol};
 use crate::upstream::request_body::{self, Wanted};
@@ -94,7 +95,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let snapshot = r.snapshot.clone();
     let conf = &*snapshot.location(r.location).conf.scgi;
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
-    cgi::begin(r, SCHEME);
+    cgi::begin(r, SCHEME, Kind::Either);
     let place = pass.place(r);
     let group = pass.group(r, &place).await?;
     // The length comes first, so it must be known.

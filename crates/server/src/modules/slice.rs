@@ -23,7 +23,10 @@ use std::io;
 use std::rc::Rc;
 
 /// The directive.
-pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| setters::size(&mut s.level.conf.slice.slice, n))];
+pub const DIRECTIVES: &[Directive] = &[http("slice", |s, n| {
+    s.build.main.slices = true;
+    setters::size(&mut s.level.conf.slice.slice, n)
+})];
 
 /// The variable.
 pub const VARIABLES: &[Builtin] =

@@ -45,6 +45,7 @@ pub const SHARED: &[&str] = &[
     "ssl_ech_outer_server_name",
     "ssl_client_cert",
     "ssl_client_raw_cert",
+    "ssl_client_escaped_cert",
     "ssl_client_s_dn",
     "ssl_client_i_dn",
     "ssl_client_serial",

@@ -7,6 +7,7 @@ use super::{ignored, proxy, proxy_connect};
 use crate::config::{Build, ConfigLevel, Directive, Scope, http, setters};
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::request::{Method, Request};
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::job::{Job, JobBody, Protocol};
 use crate::upstream::settings::next;
@@ -112,8 +113,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
         return Err(Verdict::Status(405));
     }
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
-    cgi::begin(r, "");
-    r.attempts.is_cgi = false;
+    cgi::begin(r, "", Kind::Http);
     let mut place = pass.place(r);
     if conf.is_named {
         place = conf.named.place(r, place)?;

@@ -176,7 +176,8 @@ fn expires(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 fn flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let mut flags = Vec::new();
+    let setting = &mut scope.level.conf.userid.flags;
+    let mut flags = if setting.is_set() { setting.to_vec() } else { Vec::new() };
     for word in &node.args {
         let shown = word.as_str();
         let Some((_, flag)) = FLAGS.iter().find(|(name, _)| name.eq_ignore_ascii_case(&shown)) else {
@@ -188,7 +189,8 @@ fn flags(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
             flags.push(*flag);
         }
     }
-    setters::value(&mut scope.level.conf.userid.flags, node, flags.into())
+    scope.level.conf.userid.flags.force(flags.into());
+    Ok(())
 }
 
 fn mark(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {

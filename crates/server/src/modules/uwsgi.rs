@@ -9,6 +9,7 @@ use crate::log_error;
 use crate::request::Request;
 use crate::request::phases::{Content, Verdict, Waiting};
 use crate::tls::client::Context;
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::job::Protocol;
 use crate::upstream::request_body::{self, Wanted};
@@ -134,7 +135,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     let Some(pass) = conf.pass.as_deref() else { return Err(Verdict::Status(500)) };
     let place = pass.place(r);
     let (secure, place) = scheme(&place);
-    cgi::begin(r, SCHEMES[usize::from(secure)]);
+    cgi::begin(r, SCHEMES[usize::from(secure)], Kind::Either);
     let group = pass.group(r, place).await?;
     // The body's length is a parameter, which comes before it.
     let wanted = Wanted { passed: *conf.upstream.pass_request_body, of_any_length: false };

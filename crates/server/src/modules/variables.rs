@@ -74,7 +74,8 @@ pub const VARIABLES: &[Builtin] = &[
         let name = r.server().name.clone();
         Some(r.text(&name))
     }),
-    volatile("request_method", |r| said(r.head.method_name)),
+    // A subrequest asks with a method of its own; what the client asked with is the request's (`r->main->method_name`).
+    volatile("request_method", |r| said(r.flow.main_method.unwrap_or(r.head.method_name))),
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),
@@ -250,7 +251,7 @@ pub fn authorization(r: &Request) -> Option<Text> {
     r.head.headers.find(if connects { K::ProxyAuthorization } else { K::Authorization })
 }
 
-/// User name and password of `Authorization: Basic`, decoded once (`ngx_http_auth_basic_user`).
+/// User name and password of `Authorization: Basic`, decoded once; an empty name is nobody's (`ngx_http_auth_basic_user`).
 pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let value = authorization(r)?;
     let value = r.get(value);
@@ -258,7 +259,7 @@ pub fn basic_credentials(r: &Request) -> Option<(Vec<u8>, Vec<u8>)> {
     let rest = &rest[rest.iter().take_while(|b| **b == b' ').count()..];
     let mut decoded = Vec::new();
     wire::encoding::base64_decode(rest, wire::encoding::Alphabet::Standard, &mut decoded).ok()?;
-    let at = memchr::memchr(b':', &decoded)?;
+    let at = memchr::memchr(b':', &decoded).filter(|at| *at > 0)?;
     Some((decoded[..at].to_vec(), decoded[at + 1..].to_vec()))
 }
 

@@ -371,6 +371,9 @@ fn finish_read(r: &mut Request, before: u64, complete: bool) -> Result<bool, Bod
     if max > 0 && r.body.received > max {
         let more = r.body.received - before;
         log_error!(r, Error, "client intended to send too large chunked body: {before}+{more} bytes");
+        discard_arrived(r).map_err(BodyError::Status)?;
+        // Where all of it is here as well: an error page has no part in it.
+        r.body.discarded = true;
         return Err(BodyError::Status(413));
     }
     Ok(complete)
@@ -395,7 +398,8 @@ pub fn poll_all(r: &mut Request, cx: &mut Context<'_>) -> Poll<Result<Rc<Stored>
     let known = r.body.gathered.take();
     let is_new = known.is_none();
     let mut gathered = known.unwrap_or_default();
-    if r.is_main() && r.body.is_present() {
+    // What is thrown away is nobody's: an error page may ask for it.
+    if r.is_main() && r.body.is_present() && !r.body.discarded {
         if is_new {
             confirm_expectation(r);
         }

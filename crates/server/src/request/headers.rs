@@ -177,6 +177,8 @@ impl HeadersOut {
         let written = self.written.as_ref().filter(|w| arena.span(w.kind) == kind);
         match written {
             Some(w) if arena.span(w.charset) == charset => return out.extend_from_slice(arena.span(w.whole)),
+            // One that ends with a semicolon has no second one.
+            _ if !charset.is_empty() && kind.ends_with(b";") => out.extend_from_slice(&kind[..kind.len() - 1]),
             _ => out.extend_from_slice(kind),
         }
         if !charset.is_empty() {

@@ -73,7 +73,8 @@ fn too_large_body(r: &mut Request) -> Option<Verdict> {
     let length = r.head.headers.content_length.filter(|length| max > 0 && *length > max && !r.body.is_discarded())?;
     log_error!(r, Error, "client intended to send too large body: {length} bytes");
     r.flow.expect_tested = true;
-    Some(Verdict::Status(413))
+    // An error page has no part in it.
+    Some(Verdict::Status(super::body::discard_arrived(r).err().unwrap_or(413)))
 }
 
 /// Answers with a status without any phase: a head that was refused.

@@ -118,11 +118,12 @@ impl StreamSession {
         {
             return End::Status(status);
         }
-        if port.encrypted()
-            && port.site(&self.r.client).ssl
-            && let Err(status) = Box::pin(secure::accept(self, listen)).await
-        {
-            return End::Status(status);
+        if port.encrypted() && port.site(&self.r.client).ssl {
+            // A handshake that fails takes the socket along, and the log line asks for its address.
+            crate::worker::local_address(&self.r.client);
+            if let Err(status) = Box::pin(secure::accept(self, listen)).await {
+                return End::Status(status);
+            }
         }
         if *self.r.conf().stream_core.ssl_preread
             && let Err(status) = preread::hello(self).await

@@ -37,6 +37,8 @@ pub struct Direction {
     /// Reads in a row that filled the buffer.
     full: u8,
     pipe: Option<Pipe>,
+    /// Why nothing more can be read, where that is no end.
+    pub failed: Option<io::Error>,
 }
 
 /// A limit in bytes a second (`proxy_upload_rate`).
@@ -131,6 +133,7 @@ impl Direction {
             splices: false,
             full: 0,
             pipe: None,
+            failed: None,
         }
     }
 
@@ -192,6 +195,12 @@ impl Direction {
         }
     }
 
+    /// Nothing more can be read, which is an end as well.
+    fn fails(&mut self, error: io::Error) -> Poll<usize> {
+        self.failed = Some(error);
+        Poll::Ready(0)
+    }
+
     /// Reads what there is. 0 is the end; a broken connection is one as well.
     fn poll_read(&mut self, cx: &mut Context<'_>, from: &mut Socket) -> Poll<usize> {
         if self.splices
@@ -223,7 +232,7 @@ impl Direction {
                 self.full = if n >= size { self.full.saturating_add(1) } else { 0 };
                 Poll::Ready(n)
             }
-            Poll::Ready(Err(_)) => Poll::Ready(0),
+            Poll::Ready(Err(e)) => self.fails(e),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -249,7 +258,7 @@ impl Direction {
                 self.full = 0;
                 None
             }
-            Poll::Ready(Err(_)) => Some(Poll::Ready(0)),
+            Poll::Ready(Err(e)) => Some(self.fails(e)),
             Poll::Pending => Some(Poll::Pending),
         }
     }

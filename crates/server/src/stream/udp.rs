@@ -31,6 +31,7 @@ pub async fn serve(flow: Rc<Flow>, client: Rc<Client>) {
     // A session answers for its first datagram, whatever becomes of it.
     let Some(first) = flow.next() else { return };
     if let Some(mut r) = begin(client, true) {
+        facts(&mut r).received = first.len() as u64;
         let status = match checks(&mut r) {
             Ok(()) => content(&mut r, &flow, first).await,
             Err(status) => status,
@@ -53,7 +54,6 @@ async fn content(r: &mut Request, flow: &Rc<Flow>, first: Box<[u8]>) -> u16 {
         Handler::Return => {
             let snapshot = r.snapshot.clone();
             let text = snapshot.location(r.location).conf.stream_core.text.eval(r);
-            facts(r).received += first.map_or(0, |first| first.len() as u64);
             if r.has_fault() {
                 return 500;
             }
@@ -105,6 +105,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Option<Box<[u8]>>) -> u16 
         download: Pace::new(size_of(r, &conf.own.download_rate), began_ms),
     };
     let end = exchange.run().await;
+    let expects_more = exchange.expects_more();
     let Exchange { received, sent, upstream, requests, responses, first_ms, .. } = exchange;
     let facts = facts(r);
     (facts.received, facts.sent, facts.upstream) = (received, sent, upstream);
@@ -112,7 +113,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Option<Box<[u8]>>) -> u16 
     attempt.response_ms = Some(clock::monotonic_ms() - started_ms);
     attempt.header_ms = first_ms.map(|ms| ms.saturating_sub(started_ms));
     (attempt.received, attempt.sent) = upstream;
-    let (status, failed) = tell(r, &end, requests, responses);
+    let (status, failed) = tell(r, &end, (requests, responses), expects_more);
     if failed {
         found.failed(r);
     } else {
@@ -122,7 +123,7 @@ async fn proxied(r: &mut Request, flow: &Flow, first: Option<Box<[u8]>>) -> u16 
 }
 
 /// Writes how it ended; gives the status, and whether the peer has failed.
-fn tell(r: &Request, end: &End, requests: u64, responses: u64) -> (u16, bool) {
+fn tell(r: &Request, end: &End, (requests, responses): (u64, u64), expects_more: bool) -> (u16, bool) {
     let line = |what: &str| {
         if let Some(facts) = r.ctx.stream.as_deref() {
             let totals = Totals(facts);
@@ -140,7 +141,7 @@ fn tell(r: &Request, end: &End, requests: u64, responses: u64) -> (u16, bool) {
         }
         End::Failed(call, e) => {
             log_error!(r, Error, "{call} failed ({})", crate::log::os_error(e));
-            return (200, true);
+            return (if expects_more { 502 } else { 200 }, true);
         }
     }
     (200, false)

@@ -120,6 +120,7 @@ pub fn failed(r: &mut Request, conf: &UpstreamConf, verdict: Verdict) -> Verdict
     }
     if let Verdict::Status(status @ (502 | 504)) = verdict
         && kinds != 0
+        && !r.attempts.forbids_caching
     {
         caching.note_error(&conf.cache, status);
     }
@@ -220,8 +221,8 @@ fn load_head(r: &mut Request, entry: &Entry) -> bool {
         (attempts.head.status, attempts.head.version) = (200, Version::HTTP09);
         return true;
     }
-    if attempts.is_cgi {
-        return cgi::parse(&mut attempts.head, bytes);
+    if attempts.head_kind != cgi::Kind::Http {
+        return cgi::parse(&mut attempts.head, bytes, attempts.head_kind);
     }
     let parsed = ResponseParser::default().parse(bytes, &mut attempts.head);
     if attempts.head.version >= Version::HTTP20 {

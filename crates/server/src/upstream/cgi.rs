@@ -6,16 +6,27 @@ use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::{Parsed, Version};
 use wire::span::Span;
 
-/// How a status line begins.
-const STATUS_LINE: &[u8] = b"HTTP/";
+/// The head of an answer without a status line of its own.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Kind {
+    /// There always is one: HTTP's.
+    #[default]
+    Http,
+    /// FastCGI has none.
+    Fields,
+    /// SCGI and uwsgi may have one.
+    Either,
+}
 
-/// The parser for a head that begins with these bytes; none: there are too few of them to tell.
-pub(super) fn parser(bytes: &[u8]) -> Option<ResponseParser> {
-    let seen = bytes.len().min(STATUS_LINE.len());
-    if bytes[..seen] != STATUS_LINE[..seen] {
-        return Some(ResponseParser::without_status_line());
+impl Kind {
+    /// What reads it.
+    pub(super) fn parser(self) -> ResponseParser {
+        match self {
+            Kind::Http => ResponseParser::default(),
+            Kind::Fields => ResponseParser::without_status_line(),
+            Kind::Either => ResponseParser::with_optional_status_line(),
+        }
     }
-    (seen == STATUS_LINE.len()).then(ResponseParser::default)
 }
 
 /// Completes a head: `Status`, or what stands for it, where it has no status line of its own. `keep`: the application leaves the
@@ -24,7 +35,7 @@ pub(super) fn complete(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Res
     // The body's end is the protocol's business.
     head.headers.retain(|h| h.known != K::TransferEncoding);
     head.present &= !K::TransferEncoding.bit();
-    if bytes.starts_with(STATUS_LINE) {
+    if head.status != 0 {
         return Ok(());
     }
     head.version = if keep { Version::HTTP11 } else { Version::HTTP10 };
@@ -49,8 +60,7 @@ pub(super) fn complete(head: &mut ResponseHead, bytes: &[u8], keep: bool) -> Res
 }
 
 /// Reads a whole head again that was read before. False: it is none.
-pub fn parse(head: &mut ResponseHead, bytes: &[u8]) -> bool {
+pub fn parse(head: &mut ResponseHead, bytes: &[u8], kind: Kind) -> bool {
     *head = ResponseHead::default();
-    let Some(mut parser) = parser(bytes) else { return false };
-    matches!(parser.parse(bytes, head), Ok(Parsed::Complete { .. })) && complete(head, bytes, false).is_ok()
+    matches!(kind.parser().parse(bytes, head), Ok(Parsed::Complete { .. })) && complete(head, bytes, false).is_ok()
 }

@@ -2,6 +2,7 @@
 //! What is sent is made by `modules::fastcgi`.
 
 use super::failure::Failure;
+use super::framing::Complaint;
 use super::settings::next;
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
@@ -24,6 +25,10 @@ pub struct Records {
     decoder: Decoder,
     raw: Vec<u8>,
     stderr: Vec<u8>,
+    /// Where parts of these messages end, and how much of the answer had come before each.
+    said: Vec<(usize, usize)>,
+    /// Bytes of the answer so far.
+    output: usize,
     error: Option<RecordError>,
     /// The connection is to stay open: its end is not the answer's.
     keep: bool,
@@ -92,12 +97,44 @@ impl Records {
     }
 
     fn decode(&mut self, buf: &mut Vec<u8>) -> usize {
-        let before = buf.len();
-        if let Err(e) = self.decoder.decode(&self.raw, buf, &mut self.stderr) {
-            self.error = Some(e);
+        let raw = std::mem::take(&mut self.raw);
+        let (before, mut rest) = (buf.len(), &raw[..]);
+        while !rest.is_empty() {
+            let messages = self.stderr.len();
+            match self.decoder.decode_to_message(rest, buf, &mut self.stderr) {
+                Ok(used) => rest = &rest[used..],
+                Err(e) => {
+                    self.error = Some(e);
+                    rest = &[];
+                }
+            }
+            self.stderr.truncate(MAX_STDERR);
+            if self.stderr.len() > messages {
+                // A message ends what is read at a time: nothing of the answer has come behind it.
+                self.note(self.output + buf.len() - before);
+            }
         }
-        self.stderr.truncate(MAX_STDERR);
+        self.raw = raw;
+        self.output += buf.len() - before;
         buf.len() - before
+    }
+
+    /// Notes where messages end that came when there was so much of the answer.
+    fn note(&mut self, output: usize) {
+        let end = self.stderr.len();
+        match self.said.last_mut() {
+            Some((last, before)) if *before == output => *last = end,
+            _ => self.said.push((end, output)),
+        }
+    }
+
+    /// How much of the answer had come before a message that has one of the texts.
+    fn caught(&self, texts: &[Box<[u8]>]) -> Option<usize> {
+        let mut start = 0;
+        self.said.iter().find_map(|(end, output)| {
+            let message = &self.stderr[std::mem::replace(&mut start, *end)..*end];
+            texts.iter().any(|text| memchr::memmem::find(message, text).is_some()).then_some(*output)
+        })
     }
 
     /// Whether nothing more is to be read.
@@ -113,22 +150,22 @@ impl Drop for Records {
     }
 }
 
-/// Logs what the application said on its error stream, and what is wrong with its records. True: something is, or its
-/// words are those of `fastcgi_catch_stderr`.
-pub fn complain(r: &Request, records: &mut Records, caught: &[Box<[u8]>]) -> bool {
-    let mut bad = false;
+/// Logs what the application said on its error stream, and what is wrong with its records. Gives a complaint of the latter, or of what
+/// `fastcgi_catch_stderr` looks for.
+pub fn complain(r: &Request, records: &mut Records, caught: &[Box<[u8]>]) -> Option<Complaint> {
+    let after = records.caught(caught);
     let said = std::mem::take(&mut records.stderr);
+    records.said.clear();
     let text = said.trim_ascii_end();
     if !text.is_empty() {
         let shown = String::from_utf8_lossy(&text[..text.len().min(STDERR_LINE)]);
         log_error!(r, Error, "FastCGI sent in stderr: \"{shown}\"");
-        bad |= caught.iter().any(|c| memchr::memmem::find(text, c).is_some());
     }
     if let Some(error) = records.error {
         log_error!(r, Error, "{error}");
-        bad = true;
+        return Some(Complaint { failure: failure(), after: None });
     }
-    bad
+    after.map(|output| Complaint { failure: failure(), after: Some(output) })
 }
 
 /// The failure of a try whose records or messages are bad.

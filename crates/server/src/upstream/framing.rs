@@ -189,13 +189,22 @@ impl Connection {
         }
     }
 
-    /// Logs what the framing has to complain of. Gives the failure of the try if that spoils it.
-    pub fn complain(&mut self, r: &mut Request, job: &Job) -> Option<Failure> {
+    /// Logs what the framing has to complain of. Gives what spoils the try.
+    pub fn complain(&mut self, r: &mut Request, job: &Job) -> Option<Complaint> {
+        let always = |failure| Complaint { failure, after: None };
         match &mut self.framing {
             Framing::Plain => None,
-            Framing::Reply(reply) => memcached::complain(r, reply),
-            Framing::Records(records) => fastcgi::complain(r, records, job.caught()).then(fastcgi::failure),
-            Framing::Stream(stream) => stream.complain(r),
+            Framing::Reply(reply) => memcached::complain(r, reply).map(always),
+            Framing::Records(records) => fastcgi::complain(r, records, job.caught()),
+            Framing::Stream(stream) => stream.complain(r).map(always),
         }
     }
+}
+
+/// Something that spoils a try.
+pub struct Complaint {
+    /// Its end.
+    pub failure: Failure,
+    /// It spoils a head that is not whole with so many bytes of the answer; none: whatever has come.
+    pub after: Option<usize>,
 }

@@ -3,8 +3,10 @@
 use super::cgi;
 use super::exchange::{Event, Try, client_gone, poll_client_gone, watches_client};
 use super::failure::Failure;
+use super::framing::Complaint;
 use super::job::Protocol;
 use super::settings::next;
+use crate::cache::caching;
 use crate::connection::http1::Http1;
 use crate::connection::incoming::Incoming;
 use crate::connection::{action, pool as buffers};
@@ -34,40 +36,41 @@ struct Reading {
 impl Try<'_> {
     /// Reads the head; its texts land in the arena, its lines in `r.attempts.head`. Gives where the body begins.
     pub(super) async fn read_head(&mut self, r: &mut Request) -> Result<usize, Failure> {
-        let head = std::mem::take(&mut r.attempts.head);
-        let mut reading = match self.job.protocol {
-            Protocol::FastCgi(_) => {
-                Reading { parser: ResponseParser::without_status_line(), head: ResponseHead::default(), start: 0 }
-            }
-            Protocol::Cgi(_) => {
-                // Which parser it is the first bytes tell.
-                Reading { parser: ResponseParser::default(), head: ResponseHead::default(), start: 0 }
-            }
-            _ => Reading { parser: ResponseParser::default(), head, start: 0 },
-        };
-        let mut is_told = !matches!(self.job.protocol, Protocol::Cgi(_));
+        let kind = r.attempts.head_kind;
+        let mut reading = Reading { parser: kind.parser(), head: std::mem::take(&mut r.attempts.head), start: 0 };
+        reading.head.clear();
+        r.attempts.forbids_caching = false;
         let result = loop {
-            if self.connection.tells_end()
-                && let Some(f) = self.connection.complain(r, self.job)
-            {
-                break Err(f);
-            }
-            if !is_told && let Some(parser) = cgi::parser(&self.input) {
-                (reading.parser, is_told) = (parser, true);
-            }
-            if is_told && self.input.len() > reading.start {
+            let complaint = if self.connection.tells_end() { self.connection.complain(r, self.job) } else { None };
+            let caught = match complaint {
+                Some(Complaint { failure, after: None }) => break Err(failure),
+                Some(Complaint { failure, after: Some(output) }) => Some((failure, output)),
+                None => None,
+            };
+            let mut body = None;
+            if self.input.len() > reading.start {
                 r.action = action::READING_HEAD;
                 match self.parse(r, &mut reading) {
-                    Ok(None) => {}
-                    Ok(Some(body)) => break Ok(body),
+                    Ok(found) => body = found,
                     Err(f) => break Err(f),
                 }
+            }
+            match (body, caught) {
+                // What is said after the head spoils nothing.
+                (Some(body), Some((failure, output))) if output < body => break Err(failure),
+                (Some(body), _) => break Ok(body),
+                (None, Some((failure, _))) => break Err(failure),
+                (None, None) => {}
             }
             if let Err(f) = self.read_more(r, reading.start).await {
                 break Err(f);
             }
         };
         if result.is_err() {
+            if r.ctx.cache.is_some() {
+                let (head, bytes) = (&reading.head, &self.input[reading.start..]);
+                r.attempts.forbids_caching = caching::forbids(head, bytes, *self.conf.ignore_headers);
+            }
             // Its texts never got into the arena: no variable may look for them there.
             reading.head.clear();
         }
@@ -106,7 +109,8 @@ impl Try<'_> {
             if reading.start as u64 > most * INTERIM_HEADS {
                 return Err(too_big(r));
             }
-            reading.parser = ResponseParser::default();
+            reading.parser = r.attempts.head_kind.parser();
+            reading.head.clear();
         }
     }
 
@@ -197,8 +201,8 @@ impl Try<'_> {
     /// The peer says no more, and the head is not whole. Of an idle connection that was closed meanwhile nothing is logged.
     fn ended(&mut self, r: &mut Request, error: Option<io::Error>, start: usize) -> Failure {
         if error.is_none() {
-            if let Some(f) = self.connection.complain(r, self.job) {
-                return f;
+            if let Some(complaint) = self.connection.complain(r, self.job) {
+                return complaint.failure;
             }
             if self.connection.has_ended() {
                 log_error!(r, Error, "upstream prematurely closed {}", self.connection.what_ends());

@@ -91,8 +91,8 @@ pub struct Attempts {
     pub scheme: &'static str,
     /// See `scheme`.
     pub uri: Option<Text>,
-    /// Heads of answers are CGI's, without a status line.
-    pub is_cgi: bool,
+    /// What heads of answers begin with.
+    pub head_kind: cgi::Kind,
     /// The last answer's head; its spans are offsets into the arena from `head_base` on.
     pub head: ResponseHead,
     /// See `head`.
@@ -101,6 +101,8 @@ pub struct Attempts {
     pub head_len: u32,
     /// Why there is no answer: bits of [`settings::next`].
     pub failed: u32,
+    /// A head that came to nothing has forbidden to keep an answer.
+    pub forbids_caching: bool,
     /// What the cache said.
     pub cache: Option<crate::cache::Status>,
     /// Which of the configuration's caches was asked.
@@ -121,6 +123,7 @@ impl Attempts {
         self.head.present = 0;
         self.uri = None;
         self.failed = 0;
+        self.forbids_caching = false;
         self.cache = None;
         self.cache_number = None;
         self.timeouts = [None; 3];

@@ -1,6 +1,7 @@
 //! What becomes of an upstream's answer: which of its headers the client gets, what the peer may ask of us (`X-Accel-*`), and
 //! where the body goes. The answers of all modules with an upstream come this options.
 
+use super::cgi::Kind;
 use super::conf::UpstreamConf;
 use super::exchange::{self, Answer};
 use super::job::Job;
@@ -161,6 +162,7 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Ver
         let h = r.attempts.head.headers[i];
         let value = r.attempts.text(h.value);
         match h.known {
+            K::ContentType if r.get(value).is_empty() => {}
             K::ContentType => r.answer.headers.set_content_type(&r.arena, value),
             K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
                 let name = r.attempts.text(h.name);
@@ -277,7 +279,10 @@ pub(super) fn copy_headers(r: &mut Request, conf: &UpstreamConf, length: Option<
             known => r.answer.headers.lines.push(HeaderOut { name, value, known }),
         }
     }
-    // What the upstream is trusted with and does not send is not made up.
+    // What the upstream is trusted with and does not send is not made up; an application's is, as in nginx.
+    if r.attempts.head_kind != Kind::Http {
+        return;
+    }
     for (name, known) in [("Date", K::Date), ("Server", K::Server)] {
         let passed = || conf.pass_headers.iter().any(|n| name.as_bytes().eq_ignore_ascii_case(n));
         if !conf.pass_headers.is_empty() && !r.answer.headers.has(known) && passed() {

@@ -2,8 +2,10 @@
 
 use super::conf::UpstreamConf;
 use super::job::JobBody;
+use crate::request::body::Stored;
 use crate::request::phases::Verdict;
 use crate::request::{Request, body};
+use std::rc::Rc;
 
 /// What a request's body is for the upstream.
 pub struct RequestBody {
@@ -31,25 +33,20 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
     }
     let length = r.head.headers.content_length;
     let streamable = wanted.of_any_length || !r.head.headers.chunked;
-    if !*conf.request_buffering && wanted.passed && streamable && r.is_main() && r.body.stored.is_none() {
+    let is_streamed = !*conf.request_buffering && wanted.passed && streamable;
+    if is_streamed && r.is_main() && r.body.stored.is_none() && !r.body.is_discarded() {
         if !r.body.is_present() {
             return Ok(RequestBody { body: JobBody::None, length, chunked: false });
         }
-        r.body.streamed = true;
         let chunked = r.head.headers.chunked;
         let mut first = Vec::new();
-        let complete = body::take_preread(r, &mut first).map_err(Verdict::from)?;
-        if complete && chunked {
-            // All of it is here, so its length is known (`r->reading_body`).
-            let length = Some(first.len() as u64);
-            r.head.headers.content_length = length;
-            return Ok(RequestBody {
-                body: JobBody::Stream { chunked: false, first, complete },
-                length,
-                chunked: false,
-            });
+        if !body::take_preread(r, &mut first).map_err(Verdict::from)? {
+            r.body.streamed = true;
+            return Ok(RequestBody { body: JobBody::Stream { chunked, first, complete: false }, length, chunked });
         }
-        return Ok(RequestBody { body: JobBody::Stream { chunked, first, complete }, length, chunked });
+        // All of it is here: it can be sent again, and its length is known (`ngx_http_read_client_request_body`).
+        let len = first.len() as u64;
+        r.body.stored = Some(Rc::new(Stored { memory: first, file: None, len }));
     }
     if !r.is_main() && r.body.stored.is_none() {
         return Ok(RequestBody { body: JobBody::None, length: None, chunked: false });
@@ -58,7 +55,7 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
         return Ok(RequestBody { body: JobBody::None, length, chunked: false });
     }
     let stored = body::read_all(r).await.map_err(Verdict::from)?;
-    if r.head.headers.chunked {
+    if r.head.headers.chunked || r.body.is_discarded() {
         r.head.headers.content_length = Some(stored.len);
     }
     let length = r.head.headers.content_length;

@@ -64,7 +64,8 @@ impl Tries {
 
     /// There was nobody to ask. `status`: what stands for the attempt.
     pub fn no_live_upstreams(&self, r: &mut Request, group: &Group, status: u16) {
-        r.attempts.all.push(Attempt { group: Some(group.name.clone()), status, ..Attempt::default() });
+        let group = Some(group.name.clone());
+        r.attempts.all.push(Attempt { group, status, response_ms: Some(0), ..Attempt::default() });
         log_error!(r, Error, "no live upstreams");
     }
 

@@ -74,6 +74,8 @@ impl ResponseError {
 #[derive(Clone, Debug, Default)]
 pub struct ResponseParser {
     stage: Stage,
+    /// Without a status line there are header lines, and no body yet.
+    is_line_optional: bool,
     line: StatusLine,
     lines: LineReader,
 }
@@ -90,6 +92,12 @@ impl ResponseParser {
     /// For answers that begin with header lines, such as FastCGI's. The head must be empty or new.
     pub fn without_status_line() -> Self {
         Self { stage: Stage::Headers, ..Self::default() }
+    }
+
+    /// For answers that may begin with a status line, such as those of SCGI and uwsgi. What is none that holds is passed over as header lines are
+    /// read: then the head's status is 0.
+    pub fn with_optional_status_line() -> Self {
+        Self { is_line_optional: true, ..Self::default() }
     }
 
     /// Reads on. `buf` begins with the same bytes on every call, `head` is the same until the head is complete.
@@ -112,6 +120,11 @@ impl ResponseParser {
             match self.line.read(buf, head) {
                 Ok(false) => return Ok(Parsed::Partial),
                 Ok(true) => {}
+                Err(NoStatusLine) if self.is_line_optional => {
+                    head.clear();
+                    *self = Self::without_status_line();
+                    return self.parse(buf, head);
+                }
                 Err(NoStatusLine) => {
                     head.clear();
                     head.version = Version::HTTP09;

@@ -7,7 +7,7 @@ use super::state::{self, BANS, Event, Shared};
 use super::{Action, Guard, Key, Limit, Use};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
-use crate::connection::Address;
+use crate::connection::{Address, Fingerprint};
 use crate::log::error::Level;
 use crate::modules::refusals::refused;
 use crate::modules::variables;
@@ -151,13 +151,31 @@ impl Who {
         if let Some(known) = self.headers {
             return known;
         }
-        let made = fingerprint(r, keyed);
+        let made = program(r, keyed);
         self.headers = Some(made);
         made
     }
 }
 
-/// Which program asks, by its header lines.
+/// Which program asks, by its header lines. A connection's requests mostly have the same: where there are as many lines as in the one before, of the same length
+/// altogether, they are taken to be the same. A client gains nothing by others of that length: all are counted as one program.
+#[inline]
+fn program(r: &Request, keyed: Keyed) -> u64 {
+    let lines = r.head.headers.lines();
+    let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return fingerprint(r, keyed) };
+    let length = last.value.end.wrapping_sub(first.name.start);
+    let shape = keyed.masked((lines.len() as u64) << 32 | u64::from(length));
+    let known = r.client.fingerprint.get();
+    if known.shape == shape {
+        return known.hash;
+    }
+    let hash = fingerprint(r, keyed);
+    r.client.fingerprint.set(Fingerprint { shape, hash });
+    hash
+}
+
+/// Which program asks, by all of its header lines.
+#[inline(never)]
 fn fingerprint(r: &Request, keyed: Keyed) -> u64 {
     let (mut order, mut agent) = (Order::new(keyed), &b""[..]);
     for line in r.head.headers.lines() {
@@ -286,12 +304,11 @@ fn notice(r: &Request, guard: &Guard) {
 fn severest(r: &mut Request, guard: &Guard, who: &mut Who, is_attack: bool) -> Option<(usize, u64)> {
     let now_us = clock::monotonic_us();
     let mut worst: Option<(usize, u64)> = None;
-    for (number, limit) in guard.limits.iter().enumerate() {
+    for (number, (limit, shared)) in guard.limits.iter().zip(&guard.state.limits).enumerate() {
         if limit.under_attack && !is_attack || is_excused(limit, who.proof) {
             continue;
         }
         let Some(key) = key_of(r, guard, limit, who) else { continue };
-        let shared = &guard.state.limits[number];
         let Some(excess) = shared.rates.count(key, limit.rate, limit.action.above(), now_us) else { continue };
         worst = Some(worse(guard, shared, worst, (number, excess)));
     }

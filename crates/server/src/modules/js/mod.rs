@@ -177,6 +177,8 @@ pub struct Main {
     pub dicts: Vec<SharedDict>,
     /// `js_periodic`
     pub periodic: Vec<Arc<periodic::Periodic>>,
+    /// There is a `js_import` somewhere.
+    pub imports: bool,
     /// Names of `js_var`.
     pub vars: Vec<Box<str>>,
     /// The folder of the configuration.
@@ -231,6 +233,7 @@ fn imported(node: &Node, suffix: &str) -> Result<(String, String), Problem> {
 
 fn js_import(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let (name, path) = imported(node, ".js")?;
+    scope.build.main.js.imports = true;
     scope.level.conf.js.imports.push(Import { name, path });
     Ok(())
 }

@@ -23,6 +23,7 @@ use crate::request::{Request, Text, Version};
 use crate::snapshot::{ThreadSnapshot, VariableId};
 use crate::text;
 use crate::tls::client::Secure;
+use crate::upstream::cgi::Kind;
 use crate::upstream::conf::UpstreamConf;
 use crate::upstream::group::{Group, GroupId};
 use crate::upstream::job::{Job, JobBody, Protocol, Remade, Remake};
@@ -325,7 +326,11 @@ impl Target<'_> {
 pub async fn run(r: &mut Request) -> Verdict {
     let snapshot = r.snapshot.clone();
     let conf = &snapshot.location(r.location).conf.proxy;
-    let Some(pass) = conf.pass.as_deref() else { return Verdict::Status(500) };
+    let Some(pass) = conf.pass.as_deref() else {
+        // Of another block of `if` than the one whose values hold.
+        log_error!(r, Alert, "no upstream configuration");
+        return Verdict::Status(500);
+    };
     let verdict = answer(r, &snapshot, conf, pass).await;
     // What the cache has to do with it ends here.
     r.ctx.cache = None;
@@ -336,7 +341,7 @@ async fn answer(r: &mut Request, snapshot: &ThreadSnapshot, conf: &Conf, pass: &
     if !r.attempts.all.is_empty() {
         r.attempts.all.push(crate::upstream::Attempt { gap: true, ..Default::default() });
     }
-    (r.attempts.scheme, r.attempts.is_cgi) = ("http://", false);
+    (r.attempts.scheme, r.attempts.head_kind) = ("http://", Kind::Http);
     let target = match &pass.fixed {
         Some(url) => {
             let id = *pass.group.get().expect("a url without variables has its group since the configuration was read");
