@@ -485,3 +485,22 @@ fn what_checks_have_found_goes_over() {
     stalled.store(false, Relaxed);
     assert!(wait(|| server.get("/anew").status == 200), "{}", server.error_log());
 }
+
+#[test]
+fn an_upgrade_waits_for_the_one_before() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_millis(1500));
+        Reply::ok("late")
+    });
+    let site = site("location /late { proxy_pass http://127.0.0.1:@LATE@; }").set("LATE", backend.port);
+    let server = Long::start(site);
+    let mut late = server.connect();
+    late.send("GET /late HTTP/1.1\r\nHost: x\r\n\r\n");
+    wait(|| backend.seen().len() == 1);
+    // The old process has a request to answer: it is not gone when the first command is.
+    for _ in 0..2 {
+        let output = server.say_upgrade();
+        assert!(output.status.success(), "{output:?}\n{}", server.error_log());
+    }
+    assert_eq!(late.response().text(), "late");
+}

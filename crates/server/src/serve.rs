@@ -28,6 +28,9 @@ pub use payload::unpack;
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long a new binary may take until it serves with all that the old one had, or until more of that is there.
 const UPGRADE: Duration = Duration::from_secs(60);
+/// How long `-s upgrade` waits for another upgrade to end, and how often it asks.
+const BEFORE_IT: Duration = Duration::from_secs(10);
+const AGAIN: Duration = Duration::from_millis(100);
 /// How long a shutdown waits for connections that are on their way to another process while none arrives there, and how often it looks.
 const HANDING: Duration = Duration::from_secs(30);
 /// The other process says that it is ready before this one is told to go, on another way.
@@ -75,20 +78,28 @@ pub fn try_out(which: &Which, snapshot: &Arc<Snapshot>) -> bool {
 
 /// `-s upgrade`: the binary that is on the disk now takes over from the one that runs, connections included.
 fn upgrade_running(pid_file: &Path) -> ExitCode {
-    let outcome = ask(pid_file, &Request::Upgrade).and_then(|mut asked| {
-        loop {
-            match asked.next(Some(UPGRADE)) {
-                Ok(Reply::Says(text)) => process_line(Level::Notice, format_args!("{text}")),
-                reply => return reply,
+    let give_up = Instant::now() + BEFORE_IT;
+    let outcome = loop {
+        let outcome = ask(pid_file, &Request::Upgrade).and_then(|mut asked| {
+            loop {
+                match asked.next(Some(UPGRADE)) {
+                    Ok(Reply::Says(text)) => process_line(Level::Notice, format_args!("{text}")),
+                    reply => return reply,
+                }
             }
+        });
+        // The old master of the upgrade before may not be gone yet, which nobody sees.
+        match outcome {
+            Ok(Reply::NotYet(_)) if Instant::now() < give_up => std::thread::sleep(AGAIN),
+            outcome => break outcome,
         }
-    });
+    };
     match outcome {
         Ok(Reply::Kept(text)) => {
             process_line(Level::Notice, format_args!("{text}"));
             return ExitCode::SUCCESS;
         }
-        Ok(Reply::Refused(why)) => process_line(Level::Emerg, format_args!("no upgrade: {why}")),
+        Ok(Reply::Refused(why) | Reply::NotYet(why)) => process_line(Level::Emerg, format_args!("no upgrade: {why}")),
         Ok(_) => process_line(Level::Emerg, format_args!("no upgrade: the server says something else")),
         Err(why) => process_line(Level::Emerg, format_args!("no upgrade: {why}")),
     }
@@ -283,7 +294,7 @@ pub fn canary(wish: &Wish, snapshot: &Snapshot, say: &mut dyn FnMut(&str)) -> Re
                 )));
             }
             Reply::TakenBack(why) => return Ok(End::TakenBack(why)),
-            Reply::Refused(why) => return Err(why),
+            Reply::Refused(why) | Reply::NotYet(why) => return Err(why),
             Reply::Shown(_) => {}
         }
     }

@@ -56,6 +56,8 @@ pub enum Reply {
     TakenBack(String),
     /// Nothing was done, and why.
     Refused(String),
+    /// The same, for something that will soon be over.
+    NotYet(String),
 }
 
 fn path(pid_file: &Path, asker: Pid) -> PathBuf {

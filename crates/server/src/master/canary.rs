@@ -179,15 +179,17 @@ impl Master<'_> {
     }
 
     fn upgrade_for(&mut self, guest: u64) {
-        let busy = self.new_binary.is_some() || self.parent_is_old_binary() || self.is_stopping();
-        if !busy {
-            self.asking.upgrader = Some(guest);
-            self.change_binary();
+        if self.is_stopping() {
+            return self.tell_guest(guest, &Reply::Refused("the server is shutting down".to_owned()));
         }
-        if busy || self.new_binary.is_none() {
-            let why = if busy { "an upgrade or a shutdown is under way" } else { "the new binary cannot be started" };
+        if self.new_binary.is_some() || self.parent_is_old_binary() {
+            return self.tell_guest(guest, &Reply::NotYet("another upgrade is under way".to_owned()));
+        }
+        self.asking.upgrader = Some(guest);
+        self.change_binary();
+        if self.new_binary.is_none() {
             self.asking.upgrader = None;
-            self.tell_guest(guest, &Reply::Refused(why.to_owned()));
+            self.tell_guest(guest, &Reply::Refused("the new binary cannot be started".to_owned()));
         }
     }
 
