@@ -286,3 +286,15 @@ fn litmus_agrees() {
 
 /// Which suites, and how many of their tests pass.
 const LITMUS: &[(&str, usize)] = &[("basic", 16), ("copymove", 10), ("locks", 39), ("props", 30)];
+
+#[test]
+fn the_length_of_a_chunked_file_is_known_once_it_is_there() {
+    let server = Site::whole(
+        "user root; events {} http { log_format length '$content_length'; access_log @DIR@/logs/length.log length;
+         server { listen 127.0.0.1:@PORT@; location / { dav_methods PUT; } } }",
+    )
+    .start();
+    let put = "PUT /a HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n";
+    assert_eq!(server.connect().send(put).response().status, 201);
+    server.wait_for("logs/length.log", "4\n");
+}

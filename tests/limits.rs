@@ -31,6 +31,8 @@ fn the_kept_connection_that_was_idle_longest_makes_room() {
     let server = settled(site("", "location / { return 200 x; }").start());
     let mut kept: Vec<Client> = (0..SEATS).map(|_| server.connect()).collect();
     kept.iter_mut().for_each(|c| assert_eq!(c.get("/").status, 200));
+    // Who came last is told by the millisecond.
+    std::thread::sleep(Duration::from_millis(5));
     // The first is used again: it is the youngest now.
     assert_eq!(kept[0].get("/").status, 200);
     assert_eq!(server.get("/").status, 200);

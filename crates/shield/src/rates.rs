@@ -103,12 +103,19 @@ impl Rates {
     /// Counts an event of a key, a good hash. Gives the events by which it is above the rate; none: it is within.
     #[inline]
     pub fn count(&self, key: u64, rate: Rate, above: Above, now_us: u64) -> Option<u64> {
-        let cells = self.cells(key);
-        let begin = Rates::until(cells).max(now_us);
+        // Each cell is read once.
+        let [first, second, third] = self.cells(key);
+        let (a, b, c) = (first.load(Relaxed), second.load(Relaxed), third.load(Relaxed));
+        let begin = a.min(b).min(c).max(now_us);
         if begin - now_us > rate.burst_us {
             return Some(self.count_excess(key, rate, above, (begin, now_us)));
         }
-        Rates::raise(cells, begin.saturating_add(rate.interval_us));
+        let until = begin.saturating_add(rate.interval_us);
+        for (cell, before) in [(first, a), (second, b), (third, c)] {
+            if before < until {
+                cell.store(until, Relaxed);
+            }
+        }
         None
     }
 

@@ -96,19 +96,8 @@ pub struct Client {
     pub trial: Cell<u64>,
     /// What programs of its handshake have left. A connection that has it stays with its thread.
     pub programs: OnceCell<Left>,
-    /// Which program sent the last request that was asked about: `modules::guard`.
-    pub fingerprint: Cell<Fingerprint>,
     /// Whether it could make room for another.
     pub reuse_entry: ReuseEntry,
-}
-
-/// What a request's header lines say of the program that sent it.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct Fingerprint {
-    /// How many lines there are and how long they are, under the hash's key.
-    pub shape: u64,
-    /// The hash.
-    pub hash: u64,
 }
 
 /// What programs that took part in a handshake have left for the connection's requests. It goes with the connection, though others may know its
@@ -137,7 +126,6 @@ impl Client {
             quic: false,
             trial: Cell::new(0),
             programs: OnceCell::new(),
-            fingerprint: Cell::default(),
             reuse_entry: ReuseEntry::new(),
         })
     }
@@ -160,7 +148,6 @@ impl Client {
             quic: self.quic,
             trial: self.trial.clone(),
             programs: OnceCell::new(),
-            fingerprint: Cell::default(),
             reuse_entry: ReuseEntry::new(),
         });
         self.give_seat_to(&other);

@@ -15,7 +15,15 @@ struct Conditions {
     none_match: Option<Text>,
 }
 
+/// The header lines that are conditions.
+const CONDITIONS: u64 = K::IfModifiedSince.bit() | K::IfUnmodifiedSince.bit() | K::IfMatch.bit() | K::IfNoneMatch.bit();
+
 impl Conditions {
+    /// Whether there may be some: most requests have none.
+    fn has_any(r: &Request) -> bool {
+        r.head.headers.lines().iter().any(|line| line.known.bit() & CONDITIONS != 0)
+    }
+
     fn of(r: &Request) -> Conditions {
         let mut found = Conditions::default();
         for line in r.head.headers.lines() {
@@ -34,7 +42,8 @@ impl Conditions {
 
 /// The header filter.
 pub fn filter(r: &mut Request) -> Filtered {
-    if r.answer.headers.status != 200 || !r.is_main() || r.answer.disable_not_modified {
+    let is_asked = r.answer.headers.status == 200 && r.is_main() && !r.answer.disable_not_modified;
+    if !is_asked || !Conditions::has_any(r) {
         return Filtered::Next;
     }
     let asked = Conditions::of(r);

@@ -15,7 +15,6 @@ use crate::request::phases::Verdict;
 use crate::request::{Request, Text};
 use crate::text;
 use conf::{Node, Problem};
-use std::cell::Cell;
 use std::net::{SocketAddr, ToSocketAddrs};
 use std::rc::Rc;
 use std::sync::Arc;
@@ -186,8 +185,6 @@ pub fn replaced(client: &Rc<Client>, remote: Address) -> Rc<Client> {
         quic: client.quic,
         trial: client.trial.clone(),
         programs: client.programs.clone(),
-        // A proxy's connection carries requests of many programs.
-        fingerprint: Cell::default(),
         reuse_entry: ReuseEntry::beside(client),
     })
 }

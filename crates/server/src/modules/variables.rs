@@ -75,7 +75,10 @@ pub const VARIABLES: &[Builtin] = &[
         Some(r.text(&name))
     }),
     // A subrequest asks with a method of its own; what the client asked with is the request's (`r->main->method_name`).
-    volatile("request_method", |r| said(r.flow.main_method.unwrap_or(r.head.method_name))),
+    volatile("request_method", |r| {
+        let main = if r.is_main() { None } else { r.flow.lineage.as_ref().and_then(|lineage| lineage.method.get()) };
+        said(main.unwrap_or(r.head.method_name))
+    }),
     fixed("remote_user", remote_user),
     volatile("bytes_sent", |r| Some(text!(r, "{}", r.bytes_sent()))),
     volatile("body_bytes_sent", |r| Some(text!(r, "{}", r.body_bytes_sent()))),

@@ -139,7 +139,10 @@ impl Body {
         match (&self.framing, &self.stored) {
             (Framing::None | Framing::Length(_), _) => None,
             (_, Some(stored)) => Some(stored.len),
-            (_, None) => self.discarded.then_some(0),
+            (_, None) if self.discarded => Some(0),
+            // It went on as it came.
+            (Framing::Ended, None) => Some(self.received),
+            (_, None) => None,
         }
     }
 

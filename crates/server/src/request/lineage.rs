@@ -4,6 +4,7 @@
 //! An include is begun before its turn only while there is room; one whose turn it is, and whose parents' it is too, always may: so
 //! the answer goes on, and there are never more than [`MAX_AT_ONCE`] and one for each level.
 
+use super::arena::Text;
 use runtime::TaskId;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -26,6 +27,8 @@ pub struct Lineage {
     at_once: Cell<u32>,
     refused: Cell<u8>,
     waiting: RefCell<VecDeque<TaskId>>,
+    /// What the client's request asks with, whatever its subrequests do.
+    pub method: Cell<Option<Text>>,
 }
 
 impl Lineage {

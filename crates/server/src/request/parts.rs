@@ -215,8 +215,6 @@ pub struct Progress {
     pub aside: Option<Rc<Aside>>,
     /// The uri of the parent, for a subrequest.
     pub(super) parent_uri: Option<Text>,
-    /// The method that the client asked with, of a subrequest.
-    pub main_method: Option<Text>,
     /// The charset of the answer that a subrequest's becomes a part of.
     pub main_charset: Option<Text>,
 }
@@ -243,7 +241,6 @@ impl Default for Progress {
             lineage: None,
             aside: None,
             parent_uri: None,
-            main_method: None,
             main_charset: None,
         }
     }

@@ -188,6 +188,9 @@ pub(crate) fn duplicate(r: &mut Request, session: Downstream) -> Box<Request> {
 /// Makes a new request a subrequest of `r`.
 pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Text, options: &Options) {
     child.flow.depth = r.flow.depth + 1;
+    if let (true, Some(lineage)) = (r.is_main(), &r.flow.lineage) {
+        lineage.method.set(Some(r.head.method_name));
+    }
     child.flow.lineage.clone_from(&r.flow.lineage);
     child.flow.internal = true;
     child.action = r.action;
@@ -210,7 +213,6 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.head.port = r.head.port;
     child.started_ms = runtime::clock::wall_ms();
     child.flow.parent_uri = Some(r.head.uri);
-    child.flow.main_method = Some(r.flow.main_method.unwrap_or(r.head.method_name));
     child.flow.main_charset = if r.is_main() { r.answer.headers.charset } else { r.flow.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     child.ctx.limit_req = r.ctx.limit_req;

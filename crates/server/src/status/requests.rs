@@ -148,7 +148,14 @@ pub fn end(r: &mut Request) {
             mine.add(DISCARDED, 1);
         }
     };
-    finish(ALL.mine());
+    let all = ALL.mine();
+    finish(all);
+    if let Some(place) = &mut r.underway.0
+        && std::mem::take(&mut place.is_request)
+    {
+        // Here, and not when it is dropped: the block is at hand.
+        all.sub(PROCESSING, 1);
+    }
     caches::count(r);
     spent::end(&mut r.spent);
     let ms = clock::wall_ms().saturating_sub(r.started_ms);

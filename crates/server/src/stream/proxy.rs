@@ -287,11 +287,11 @@ async fn relay_with(
     facts(r).sent = relay.down.sent;
     facts(r).upstream = (relay.down.received, relay.up.sent);
     r.attempts.current().header_ms = relay.first_byte_ms();
-    if let Some(e) = &relay.up.failed {
-        log_error!(r, Info, "{}", crate::log::read_error("recv()", e));
+    if let Some(e) = relay.up.failed() {
+        log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));
     }
-    if let Some(e) = &relay.down.failed {
-        log_error!(r, Error, "{}", crate::log::read_error("recv()", e));
+    if let Some(e) = relay.down.failed() {
+        log_error!(r, Error, "{}", crate::log::read_error("recv()", &e));
     }
     say_end(r, end)
 }

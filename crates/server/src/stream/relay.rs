@@ -37,8 +37,8 @@ pub struct Direction {
     /// Reads in a row that filled the buffer.
     full: u8,
     pipe: Option<Pipe>,
-    /// Why nothing more can be read, where that is no end.
-    pub failed: Option<io::Error>,
+    /// The system's error by which nothing more can be read; 0: there was none.
+    error: i32,
 }
 
 /// A limit in bytes a second (`proxy_upload_rate`).
@@ -133,7 +133,7 @@ impl Direction {
             splices: false,
             full: 0,
             pipe: None,
-            failed: None,
+            error: 0,
         }
     }
 
@@ -196,9 +196,14 @@ impl Direction {
     }
 
     /// Nothing more can be read, which is an end as well.
-    fn fails(&mut self, error: io::Error) -> Poll<usize> {
-        self.failed = Some(error);
+    fn fails(&mut self, error: &io::Error) -> Poll<usize> {
+        self.error = error.raw_os_error().unwrap_or_default();
         Poll::Ready(0)
+    }
+
+    /// Why nothing more can be read, where that is no end.
+    pub fn failed(&self) -> Option<io::Error> {
+        (self.error != 0).then(|| io::Error::from_raw_os_error(self.error))
     }
 
     /// Reads what there is. 0 is the end; a broken connection is one as well.
@@ -232,7 +237,7 @@ impl Direction {
                 self.full = if n >= size { self.full.saturating_add(1) } else { 0 };
                 Poll::Ready(n)
             }
-            Poll::Ready(Err(e)) => self.fails(e),
+            Poll::Ready(Err(e)) => self.fails(&e),
             Poll::Pending => Poll::Pending,
         }
     }
@@ -258,7 +263,7 @@ impl Direction {
                 self.full = 0;
                 None
             }
-            Poll::Ready(Err(e)) => Some(self.fails(e)),
+            Poll::Ready(Err(e)) => Some(self.fails(&e)),
             Poll::Pending => Some(Poll::Pending),
         }
     }

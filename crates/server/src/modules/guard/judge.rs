@@ -3,11 +3,11 @@
 
 use super::challenge;
 use super::crawlers;
-use super::state::{self, BANS, Event, Shared};
-use super::{Action, Guard, Key, Limit, Use};
+use super::state::{self, BANS, Event};
+use super::{Action, Check, CheckKey, Guard, Key, Limit, Use};
 use crate::config::cidr::Plain;
 use crate::config::complex::Complex;
-use crate::connection::{Address, Fingerprint};
+use crate::connection::Address;
 use crate::log::error::Level;
 use crate::modules::refusals::refused;
 use crate::modules::variables;
@@ -22,6 +22,7 @@ use shield::challenge::{Kind, Proof};
 use shield::fingerprint::Order;
 use shield::hash::Keyed;
 use shield::rates::{Above, Rate};
+use std::cell::Cell;
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
@@ -157,21 +158,35 @@ impl Who {
     }
 }
 
+/// Fingerprints that a thread remembers, each with what it is known again by.
+const REMEMBERED: usize = 1024;
+
+thread_local! {
+    static FINGERPRINTS: [Cell<(u64, u64)>; REMEMBERED] = const { [const { Cell::new((0, 0)) }; REMEMBERED] };
+}
+
 /// Which program asks, by its header lines. A connection's requests mostly have the same: where there are as many lines as in the one before, of the same length
-/// altogether, they are taken to be the same. A client gains nothing by others of that length: all are counted as one program.
+/// altogether, they are taken to be the same. A client gains nothing by others of that length: all are counted as one program. What comes through a proxy
+/// is of many programs.
 #[inline]
 fn program(r: &Request, keyed: Keyed) -> u64 {
     let lines = r.head.headers.lines();
-    let (Some(first), Some(last)) = (lines.first(), lines.last()) else { return fingerprint(r, keyed) };
+    let (Some(first), Some(last), None) = (lines.first(), lines.last(), &r.ctx.realip) else {
+        return fingerprint(r, keyed);
+    };
     let length = last.value.end.wrapping_sub(first.name.start);
-    let shape = keyed.masked((lines.len() as u64) << 32 | u64::from(length));
-    let known = r.client.fingerprint.get();
-    if known.shape == shape {
-        return known.hash;
-    }
-    let hash = fingerprint(r, keyed);
-    r.client.fingerprint.set(Fingerprint { shape, hash });
-    hash
+    let number = r.client.number;
+    let shape = keyed.masked((lines.len() as u64) << 48 ^ u64::from(length) << 24 ^ number);
+    FINGERPRINTS.with(|remembered| {
+        let place = &remembered[number as usize % REMEMBERED];
+        let (known, hash) = place.get();
+        if known == shape {
+            return hash;
+        }
+        let hash = fingerprint(r, keyed);
+        place.set((shape, hash));
+        hash
+    })
 }
 
 /// Which program asks, by all of its header lines.
@@ -303,63 +318,61 @@ fn notice(r: &Request, guard: &Guard) {
 #[inline]
 fn severest(r: &mut Request, guard: &Guard, who: &mut Who, is_attack: bool) -> Option<(usize, u64)> {
     let now_us = clock::monotonic_us();
+    let calm = if is_attack { 0 } else { Check::CALM };
+    let kind = calm
+        | match who.proof {
+            None => Check::UNKNOWN,
+            Some(Proof { kind: Kind::Cookie, .. }) => Check::COOKIE,
+            Some(Proof { kind: Kind::Work(_), .. }) => Check::WORK,
+        };
     let mut worst: Option<(usize, u64)> = None;
-    for (number, (limit, shared)) in guard.limits.iter().zip(&guard.state.limits).enumerate() {
-        if limit.under_attack && !is_attack || is_excused(limit, who.proof) {
+    for check in &guard.checks {
+        if check.left_out & kind != 0 {
             continue;
         }
-        let Some(key) = key_of(r, guard, limit, who) else { continue };
-        let Some(excess) = shared.rates.count(key, limit.rate, limit.action.above(), now_us) else { continue };
-        worst = Some(worse(guard, shared, worst, (number, excess)));
+        let Some(key) = key_of(r, guard, check, who) else { continue };
+        if let Some(excess) = check.shared.rates.count(key, check.rate, check.above, now_us) {
+            worst = Some(worse(guard, check, worst, excess));
+        }
     }
     worst
 }
 
 /// Counts that a request is above a limit. The severer of two actions; the first, where they are the same.
 #[cold]
-fn worse(guard: &Guard, shared: &Shared, worst: Option<(usize, u64)>, this: (usize, u64)) -> (usize, u64) {
-    shared.above.fetch_add(1, Relaxed);
+fn worse(guard: &Guard, check: &Check, worst: Option<(usize, u64)>, excess: u64) -> (usize, u64) {
+    check.shared.above.fetch_add(1, Relaxed);
+    let number = guard.number_of(check);
     match worst {
-        Some(worst) if guard.limits[worst.0].action >= guard.limits[this.0].action => worst,
-        _ => this,
-    }
-}
-
-/// Who has answered a challenge is not judged by those around any more. Work is asked for once from those who have only brought a cookie.
-fn is_excused(limit: &Limit, proof: Option<Proof>) -> bool {
-    let Some(proof) = proof else { return false };
-    match limit.key {
-        Key::Client | Key::Text(_) => false,
-        Key::Address | Key::Prefix | Key::Url | Key::Headers | Key::Ja4(_) => {
-            limit.action != Action::Work || proof.kind != Kind::Cookie
-        }
+        Some(worst) if guard.limits[worst.0].action >= guard.limits[number].action => worst,
+        _ => (number, excess),
     }
 }
 
 /// What a limit counts the request by. Each has a table of its own, so that no two kinds of keys meet.
 #[inline]
-fn key_of(r: &mut Request, guard: &Guard, limit: &Limit, who: &mut Who) -> Option<u64> {
+fn key_of(r: &mut Request, guard: &Guard, check: &Check, who: &mut Who) -> Option<u64> {
     let hasher = guard.state.hasher;
-    Some(match &limit.key {
-        Key::Address => hasher.number(who.subject),
-        Key::Prefix => hasher.number(prefix(ip_of(r)?)),
-        Key::Client => match who.proof {
+    Some(match check.key {
+        CheckKey::Address => hasher.number(who.subject),
+        CheckKey::Prefix => hasher.number(prefix(ip_of(r)?)),
+        CheckKey::Client => match who.proof {
             Some(proof) => hasher.number(u128::from(proof.id)),
-            // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
-            None if guard.challenges => return None,
             None => hasher.number(who.subject) ^ who.headers(r, hasher),
         },
         // By the server that answers: a client says `Host` as it likes.
-        Key::Url => hasher.numbered(u64::from(r.server.0), r.get(r.head.uri)),
-        Key::Headers => who.headers(r, hasher),
-        Key::Text(text) | Key::Ja4(text) => return text_key(r, hasher, text),
+        CheckKey::Url => hasher.numbered(u64::from(r.server.0), r.get(r.head.uri)),
+        CheckKey::Headers => who.headers(r, hasher),
+        CheckKey::Text => return text_key(r, guard, check),
     })
 }
 
-fn text_key(r: &mut Request, hasher: Keyed, text: &Complex) -> Option<u64> {
+fn text_key(r: &mut Request, guard: &Guard, check: &Check) -> Option<u64> {
+    let number = guard.number_of(check);
+    let (Key::Text(text) | Key::Ja4(text)) = &guard.limits[number].key else { return None };
     let text = text.eval(r);
     let text = r.get(text);
-    (!text.is_empty()).then(|| hasher.numbered(0, text))
+    (!text.is_empty()).then(|| guard.state.hasher.numbered(0, text))
 }
 
 /// Of IPv4 a /24, of IPv6 a /48.

@@ -19,7 +19,7 @@ use conf::{Contexts, Node, Problem, Word, value};
 use shield::attack::Triggers;
 use shield::challenge::MAX_BITS;
 use shield::rates::{Above, Rate};
-use state::State;
+use state::{Shared, State};
 use std::sync::{Arc, OnceLock};
 
 pub use judge::{Context, DELAY, handler};
@@ -153,6 +153,8 @@ pub struct Guard {
     pub name: Box<str>,
     /// Its limits, in the order of the text.
     pub limits: Vec<Limit>,
+    /// What is looked at of them for each request, in the same order.
+    checks: Vec<Check>,
     pass: Vec<Complex>,
     crawlers: Vec<crawlers::Crawler>,
     ban_ms: u64,
@@ -199,6 +201,60 @@ pub struct Limit {
     rate: Rate,
     action: Action,
     under_attack: bool,
+}
+
+/// A limit as each request meets it: made once the block is read, so that few bytes are looked at.
+#[derive(Debug)]
+struct Check {
+    key: CheckKey,
+    /// Requests that it is not for: bits of [`Check`].
+    left_out: u8,
+    above: Above,
+    rate: Rate,
+    shared: Arc<Shared>,
+}
+
+/// [`Key`] without its text.
+#[derive(Clone, Copy, Debug)]
+enum CheckKey {
+    Address,
+    Prefix,
+    Client,
+    Url,
+    Headers,
+    Text,
+}
+
+impl Check {
+    /// While there is no attack.
+    const CALM: u8 = 1;
+    /// Of who has answered a challenge by a cookie alone.
+    const COOKIE: u8 = 2;
+    /// Of who has done some work.
+    const WORK: u8 = 4;
+    /// Of who has answered none.
+    const UNKNOWN: u8 = 8;
+
+    fn new(limit: &Limit, shared: Arc<Shared>, is_challenging: bool) -> Check {
+        let key = match limit.key {
+            Key::Address => CheckKey::Address,
+            Key::Prefix => CheckKey::Prefix,
+            Key::Client => CheckKey::Client,
+            Key::Url => CheckKey::Url,
+            Key::Headers => CheckKey::Headers,
+            Key::Text(_) | Key::Ja4(_) => CheckKey::Text,
+        };
+        // Who has answered a challenge is not judged by those around any more. Work is asked for once from those who have only brought a cookie.
+        let proved = match (&limit.key, limit.action) {
+            // Many may share an address and a browser: who can be told apart by a cookie is counted once it has one.
+            (Key::Client, _) if is_challenging => Check::UNKNOWN,
+            (Key::Client | Key::Text(_), _) => 0,
+            (_, Action::Work) => Check::WORK,
+            _ => Check::COOKIE | Check::WORK,
+        };
+        let calm = if limit.under_attack { Check::CALM } else { 0 };
+        Check { key, left_out: proved | calm, above: limit.action.above(), rate: limit.rate, shared }
+    }
 }
 
 #[derive(Debug)]
@@ -270,6 +326,7 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let mut guard = Guard {
         name: name.as_ref().into(),
         limits: Vec::new(),
+        checks: Vec::new(),
         pass: Vec::new(),
         crawlers: Vec::new(),
         ban_ms: BAN_MS,
@@ -307,6 +364,8 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let texts: Vec<&str> = guard.limits.iter().map(|limit| &*limit.text).collect();
     guard.state = State::find(&name, &texts);
     guard.challenges = guard.limits.iter().any(|l| matches!(l.action, Action::Challenge | Action::Work));
+    let (limits, is_challenging) = (guard.limits.iter().zip(&guard.state.limits), guard.challenges);
+    guard.checks = limits.map(|(limit, shared)| Check::new(limit, shared.clone(), is_challenging)).collect();
     guard.delays = guard.limits.iter().any(|l| matches!(l.action, Action::Delay(_)));
     if guard.attack.is_none()
         && let Some(limit) = guard.limits.iter().find(|limit| limit.under_attack)
@@ -319,6 +378,11 @@ fn block(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
 }
 
 impl Guard {
+    /// Which limit a check is of.
+    fn number_of(&self, check: &Check) -> usize {
+        self.checks.iter().position(|other| std::ptr::eq(other, check)).unwrap_or_default()
+    }
+
     fn row(&mut self, build: &mut Build<'_>, row: &Node) -> Result<(), Problem> {
         let one = || match row.args.as_slice() {
             [word] => Ok(word),

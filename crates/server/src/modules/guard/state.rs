@@ -53,7 +53,7 @@ pub struct State {
     /// See [`Event`].
     pub counts: Tally<10>,
     /// For each limit: its table, and requests that were above it.
-    pub(super) limits: Vec<Shared>,
+    pub(super) limits: Vec<Arc<Shared>>,
     pub(super) hasher: Keyed,
     /// Challenges that addresses have left unanswered.
     pub(super) unanswered: Rates,
@@ -92,7 +92,8 @@ static STATES: Mutex<Vec<(Box<str>, Weak<State>)>> = Mutex::new(Vec::new());
 
 impl State {
     fn new(limits: &[&str]) -> State {
-        let shared = |text: &&str| Shared { text: (*text).into(), rates: Rates::default(), above: AtomicU64::new(0) };
+        let shared =
+            |text: &&str| Arc::new(Shared { text: (*text).into(), rates: Rates::default(), above: AtomicU64::new(0) });
         State {
             counts: Tally::new(),
             limits: limits.iter().map(shared).collect(),
@@ -123,7 +124,8 @@ impl State {
 
     /// Each limit's text, and how many requests were above it.
     pub fn above(&self) -> Vec<(String, u64)> {
-        let of = |shared: &Shared| (shared.text.to_string(), shared.above.load(std::sync::atomic::Ordering::Relaxed));
+        let of =
+            |shared: &Arc<Shared>| (shared.text.to_string(), shared.above.load(std::sync::atomic::Ordering::Relaxed));
         self.limits.iter().map(of).collect()
     }
 

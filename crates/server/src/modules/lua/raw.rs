@@ -52,11 +52,17 @@ fn gone<T>() -> Poll<io::Result<T>> {
 pub fn poll_read(r: &mut Request, cx: &mut Context<'_>, into: &mut Vec<u8>) -> Poll<io::Result<usize>> {
     if let Some(datagrams) = r.ctx.lua.as_mut().and_then(|c| c.datagrams.as_mut()) {
         // Whoever has the session is woken when there is one more.
-        let next = std::iter::from_fn(|| datagrams.first.take().or_else(|| datagrams.flow.next()));
-        let Some(bytes) = next.into_iter().find(|bytes| !bytes.is_empty()) else { return Poll::Pending };
+        // The session has counted its first.
+        let first = datagrams.first.take().map(|bytes| (bytes, 0));
+        let mut next = first.into_iter().chain(std::iter::from_fn(|| {
+            let bytes = datagrams.flow.next()?;
+            let len = bytes.len() as u64;
+            Some((bytes, len))
+        }));
+        let Some((bytes, more)) = next.find(|(bytes, _)| !bytes.is_empty()) else { return Poll::Pending };
         into.extend_from_slice(&bytes);
         if let Some(facts) = &mut r.ctx.stream {
-            facts.received += bytes.len() as u64;
+            facts.received += more;
         }
         return Poll::Ready(Ok(bytes.len()));
     }
