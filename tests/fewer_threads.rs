@@ -146,3 +146,43 @@ fn whatever_is_parked_goes_on_at_threads_that_stay() {
 fn whatever_waits_in_a_task_goes_on_at_threads_that_stay() {
     moves(&start("off"));
 }
+
+#[test]
+fn a_request_under_way_costs_no_connection() {
+    // Answers while its thread ends.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let port = listener.local_addr().unwrap().port();
+    let (asked, answer) = (std::sync::mpsc::channel(), std::sync::mpsc::channel::<()>());
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().map_while(Result::ok) {
+            let _ = stream.read(&mut [0; 4096]);
+            let _ = asked.0.send(());
+            let _ = answer.1.recv();
+            let _ = stream.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok");
+        }
+    });
+    let site = Site::whole(&format!(
+        "worker_processes 4; events {{ }} http {{ access_log off; server {{ listen 127.0.0.1:@PORT@; proxy_read_timeout 20s;
+             location /late {{ proxy_pass http://127.0.0.1:{port}; }}
+             location /who {{ return 200 \"$connection $connection_requests\"; }} }} }}"
+    ));
+    let server = site.start();
+    let mut clients: Vec<Client> = (0..EACH).map(|_| server.connect()).collect();
+    let said: Vec<String> = clients.iter_mut().map(|client| client.get("/who").text()).collect();
+    clients.iter_mut().for_each(|client| {
+        client.send("GET /late HTTP/1.1\r\nHost: a\r\n\r\n");
+    });
+    asked.1.recv().unwrap();
+    let conf = server.read("nginx.conf").replace("worker_processes 4", "worker_processes 1");
+    std::fs::write(server.dir().join("nginx.conf"), conf).unwrap();
+    server.signal(Signal::HUP);
+    server.wait_for("logs/error.log", ": reconfiguring");
+    std::thread::sleep(std::time::Duration::from_millis(300));
+    drop(answer.0);
+    for (client, said) in clients.iter_mut().zip(said) {
+        let late = client.response();
+        assert_eq!((late.text().as_str(), late.header("Connection")), ("ok", Some("keep-alive")));
+        assert_eq!(client.get("/who").text(), next_of(&next_of(&said)), "the same connection, two requests later");
+    }
+    assert!(wait(|| worker_threads(&server) == 1), "{} threads\n{}", worker_threads(&server), server.error_log());
+}

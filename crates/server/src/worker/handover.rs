@@ -42,9 +42,13 @@ pub fn set_heirs(heirs: Vec<UnboundedSender<Order>>) {
     HEIRS.replace((heirs, 0));
 }
 
-/// Whether there is somebody to hand connections to.
-pub fn has_heirs() -> bool {
+fn has_heirs() -> bool {
     HEIRS.with_borrow(|(heirs, _)| !heirs.is_empty())
+}
+
+/// Whether this thread ends, and the client's connection goes on at another.
+pub fn is_handed_over(client: &Client) -> bool {
+    super::draining() && has_heirs() && client.programs.get().is_none()
 }
 
 /// Hands a connection over. If nobody takes it any more, it is closed.
@@ -64,11 +68,20 @@ pub fn send(fd: OwnedFd, tls: Option<Moving>, client: &Client, wait: Duration) {
         proxy_protocol: client.proxy_protocol.get().map(|header| Header::clone(header)),
         facts: client.tls.get().map(|facts| Facts::clone(facts)),
     };
+    pass_on(Box::new(parcel));
+}
+
+/// Gives a connection to the next of the threads that stay. One that has ended meanwhile takes none.
+pub fn pass_on(parcel: Box<Parcel>) {
     HEIRS.with_borrow_mut(|(heirs, next)| {
-        *next += 1;
-        let heir = &heirs[*next % heirs.len()];
-        // A thread that has ended meanwhile drops it.
-        let _ = heir.send(Order::Adopt(Box::new(parcel)));
+        let mut order = Order::Adopt(parcel);
+        for _ in 0..heirs.len() {
+            *next += 1;
+            match heirs[*next % heirs.len()].send(order) {
+                Ok(()) => return,
+                Err(refused) => order = refused.0,
+            }
+        }
     });
 }
 

@@ -132,16 +132,31 @@ fn run(
                     runtime::wake_all();
                     let is_busy =
                         || open.load(Ordering::Relaxed) > 0 || connection::parked::count() > 0 || departure::is_busy();
-                    while is_busy() {
-                        match orders.try_recv() {
-                            Ok(Order::Stop) => break,
-                            Ok(Order::Cut) => {
-                                CUTTING.set(true);
-                                break;
+                    'busy: while is_busy() {
+                        while let Ok(order) = orders.try_recv() {
+                            match order {
+                                Order::Stop => break 'busy,
+                                Order::Cut => {
+                                    CUTTING.set(true);
+                                    break 'busy;
+                                }
+                                Order::Do(work) => work(),
+                                // Of a thread that ends too: it is handed on.
+                                Order::Adopt(parcel) => connection::begin::adopt(*parcel),
+                                Order::FlushLogs(done) => {
+                                    crate::log::lines::flush_thread();
+                                    let _ = done.send(());
+                                }
+                                _ => {}
                             }
-                            _ => {}
                         }
                         timer::sleep(std::time::Duration::from_millis(10)).await;
+                    }
+                    orders.close();
+                    while let Ok(order) = orders.try_recv() {
+                        if let Order::Adopt(parcel) = order {
+                            handover::pass_on(parcel);
+                        }
                     }
                     break;
                 }

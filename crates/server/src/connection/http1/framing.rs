@@ -6,6 +6,7 @@ use crate::connection::{Downstream, pool};
 use crate::files::readers;
 use crate::request::chunk::Chunk;
 use crate::request::{Request, Version};
+use crate::worker::handover;
 use runtime::clock;
 use std::cell::RefCell;
 use std::io;
@@ -30,7 +31,8 @@ pub fn write_head(r: &mut Request, http: &mut Http1, server_token: &'static [u8]
         http.output.appended(before);
         return;
     }
-    r.flow.keepalive &= !crate::worker::draining();
+    // Where the thread ends and the process stays, the connection stays too.
+    r.flow.keepalive &= !crate::worker::draining() || handover::is_handed_over(&r.client);
     let conf = &r.snapshot.location(r.location).conf.core;
     http.output.nopush = *conf.tcp_nopush;
     let out = http.output.buffer();

@@ -322,8 +322,7 @@ pub fn resume(http: Box<Http1>, client: Rc<Client>, wait: Duration) -> impl Futu
 
 /// Where a thread ends before its process, its idle connections go on at others.
 fn hand_over(http: &mut Http1, client: &Client) {
-    let is_wanted = crate::worker::draining() && handover::has_heirs() && client.programs.get().is_none();
-    if !is_wanted || client.is_taken() || http.incoming.timer.expired() {
+    if !handover::is_handed_over(client) || client.is_taken() || http.incoming.timer.expired() {
         return;
     }
     let wait = http.incoming.timer.left();
@@ -347,6 +346,11 @@ fn next_request(http: &mut Http1, client: &Client) -> impl Future<Output = Await
 
 fn poll_next_request(http: &mut Http1, client: &Client, cx: &mut Context<'_>) -> Poll<Awaited> {
     if client.is_taken() {
+        return Poll::Ready(Awaited::End);
+    }
+    let is_between = http.unread().is_empty() && !http.incoming.socket.has_unread();
+    if is_between && handover::is_handed_over(client) && http.may_drain() {
+        // What its client has said meanwhile the other thread reads: one that always has more to ask would hold this one up.
         return Poll::Ready(Awaited::End);
     }
     if let Poll::Ready(r) = http.incoming.socket.poll_readable(cx) {
