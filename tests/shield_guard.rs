@@ -770,3 +770,25 @@ fn a_ban_without_a_time_lasts_as_long_as_the_row_says() {
         server.wait_for("logs/error.log", &format!("127.0.0.60 is banned for {seconds} s"));
     }
 }
+
+#[test]
+fn header_lines_of_one_number_and_length_are_one_programs_on_a_connection() {
+    let server = Site::http(
+        "guard g { limit headers 1r/m burst=1 refuse; }
+         server { listen 127.0.0.1:@PORT@; guard g; location / { return 200 x; } }",
+    )
+    .start();
+    let ask = |client: &mut Client, agent: &str| {
+        client.send(format!("GET / HTTP/1.1\r\nHost: a\r\nUser-Agent: {agent}\r\n\r\n"));
+        client.response().status
+    };
+    let mut one = server.connect();
+    assert_eq!([ask(&mut one, "first"), ask(&mut one, "secnd")], [200, 200]);
+    assert_eq!(ask(&mut one, "third"), 429, "whoever changes letters is the same program");
+    assert_eq!(ask(&mut one, "another"), 200, "and another length another");
+    // Another connection knows nothing of that.
+    let mut two = server.connect();
+    assert_eq!([ask(&mut two, "third"), ask(&mut two, "third")], [200, 200]);
+    assert_eq!(ask(&mut two, "third"), 429);
+    assert_eq!(ask(&mut server.connect(), "first"), 429, "what the first connection's were counted as");
+}
