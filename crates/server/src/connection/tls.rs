@@ -228,7 +228,7 @@ impl Tls {
     }
 
     /// Nothing is under way in either direction.
-    fn is_at_rest(&self) -> bool {
+    pub fn is_at_rest(&self) -> bool {
         let is_empty = self.incoming.is_empty() && self.outgoing.is_empty() && self.plain.is_empty();
         let is_here = !matches!(self.end, End::Moved);
         is_empty && is_here && !self.ended && !self.silent && !self.broken && !self.end.is_handshaking()

@@ -6,7 +6,7 @@ use wire::http1::response::{ResponseHead, ResponseParser};
 use wire::http1::{Parsed, Version};
 use wire::span::Span;
 
-/// The head of an answer without a status line of its own.
+/// How the head of an answer begins.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Kind {
     /// There always is one: HTTP's.

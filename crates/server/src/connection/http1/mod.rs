@@ -14,6 +14,7 @@ use super::incoming::{Filled, Incoming};
 use super::output::Output;
 use super::slow::{TooSlow, Watch};
 use super::socket::Socket;
+use super::tls::Tls;
 use super::{Client, Downstream, pool};
 use crate::connection::mqtt::Handshake;
 use crate::modules::core::Lingering;
@@ -348,8 +349,8 @@ fn poll_next_request(http: &mut Http1, client: &Client, cx: &mut Context<'_>) ->
     if client.is_taken() {
         return Poll::Ready(Awaited::End);
     }
-    let is_between = http.unread().is_empty() && !http.incoming.socket.has_unread();
-    if is_between && handover::is_handed_over(client) && http.may_drain() {
+    let is_between = || http.unread().is_empty() && http.incoming.socket.tls().is_none_or(Tls::is_at_rest);
+    if handover::is_handed_over(client) && http.may_drain() && is_between() {
         // What its client has said meanwhile the other thread reads: one that always has more to ask would hold this one up.
         return Poll::Ready(Awaited::End);
     }
