@@ -316,16 +316,20 @@ struct Flooded {
     took: std::time::Duration,
 }
 
+/// How often a flood is made until all real clients were served during one.
+const FLOODS: usize = 8;
+
 /// What four seconds of SYNs from addresses that are nobody's do, at `xdp_syn_cookies WORD`. They are made as fast as one processor makes
-/// them; where a client of the test gets no processor in time that says nothing of the balancer: it is tried again, twice at most.
+/// them; where a client of the test gets no processor in time that says nothing of the balancer (the last segment of a handshake by cookie
+/// that is lost is not sent again by a client that waits for the server's first word): it is tried again.
 fn flooded(word: &str) -> Option<Flooded> {
-    for _ in 0..2 {
+    for _ in 1..FLOODS {
         match flood(word)? {
             Ok(flooded) => return Some(flooded),
-            Err(during) => println!("tried again: {during:?}"),
+            Err(during) => println!("tried again, by {word}: {during:?}"),
         }
     }
-    Some(flood(word)?.unwrap_or_else(|during| panic!("three times: {during:?}")))
+    Some(flood(word)?.unwrap_or_else(|during| panic!("{FLOODS} times, by {word}: {during:?}")))
 }
 
 fn flood(word: &str) -> Option<Result<Flooded, Vec<String>>> {
