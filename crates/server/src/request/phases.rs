@@ -28,8 +28,8 @@ macro_rules! call {
 /// Asks the handlers of a phase in turn, and leaves the function with the verdict of the first that does not let the request
 /// go on. Only those are asked that have something to do on the level.
 macro_rules! run_phase {
-    ($r:expr, $snapshot:expr, $phase:expr) => {
-        for handler in $snapshot.location($r.location).participants.handlers($phase) {
+    ($r:expr, $participants:expr, $phase:expr) => {
+        for handler in $participants.handlers($phase) {
             if let Some(v) = stop(call!($r, handler), $r) {
                 return v;
             }
@@ -69,8 +69,11 @@ async fn read_early_body(r: &mut Request) -> Option<Verdict> {
 
 /// A body whose length is above `client_max_body_size`.
 fn too_large_body(r: &mut Request) -> Option<Verdict> {
+    let length = r.head.headers.content_length?;
     let max = *r.conf().core.client_max_body_size;
-    let length = r.head.headers.content_length.filter(|length| max > 0 && *length > max && !r.body.is_discarded())?;
+    if max == 0 || length <= max || r.body.is_discarded() {
+        return None;
+    }
     log_error!(r, Error, "client intended to send too large body: {length} bytes");
     r.flow.expect_tested = true;
     // An error page has no part in it.
@@ -121,16 +124,17 @@ pub async fn conclude(r: &mut Request, mut verdict: Verdict) {
 
 async fn run_phases(r: &mut Request, from: From) -> Verdict {
     let snapshot = r.snapshot.clone();
-    if from == From::PostRead {
-        run_phase!(r, snapshot, Phase::PostRead);
-    }
     if r.flow.depth > 0 {
         subrequest::pace(r).await;
     }
     if from != From::Rewrite {
-        r.action = action::NOTHING;
         r.location = r.server().root;
-        run_phase!(r, snapshot, Phase::ServerRewrite);
+        let participants = &snapshot.location(r.location).participants;
+        if from == From::PostRead {
+            run_phase!(r, participants, Phase::PostRead);
+        }
+        r.action = action::NOTHING;
+        run_phase!(r, participants, Phase::ServerRewrite);
         r.flow.uri_changed = false;
     }
     let mut known = from == From::Rewrite;
@@ -139,7 +143,7 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return v;
         }
         known = false;
-        run_phase!(r, snapshot, Phase::Rewrite);
+        run_phase!(r, snapshot.location(r.location).participants, Phase::Rewrite);
         if !r.flow.uri_changed {
             break;
         }
@@ -155,14 +159,16 @@ async fn run_phases(r: &mut Request, from: From) -> Verdict {
             return Verdict::Status(500);
         }
     }
-    run_phase!(r, snapshot, Phase::Preaccess);
+    // Whatever changes the level from here on starts the phases again.
+    let participants = &snapshot.location(r.location).participants;
+    run_phase!(r, participants, Phase::Preaccess);
     if r.is_main()
-        && !snapshot.location(r.location).participants.handlers(Phase::Access).is_empty()
+        && !participants.handlers(Phase::Access).is_empty()
         && let Some(v) = access(r).await
     {
         return v;
     }
-    run_phase!(r, snapshot, Phase::Precontent);
+    run_phase!(r, participants, Phase::Precontent);
     content(r).await
 }
 
@@ -242,14 +248,15 @@ fn find_location(r: &mut Request) -> Option<Verdict> {
     r.flow.valid_location = true;
     let snapshot = r.snapshot.clone();
     r.location = snapshot.server(r.server).root;
+    let root = snapshot.location(r.location);
     if r.head.method == super::Method::Connect
-        && let Some(handler) = snapshot.location(r.location).conf.core.connect_handler
+        && let Some(handler) = root.conf.core.connect_handler
     {
         enter_location(r);
         r.flow.content_handler = Some(handler);
         return None;
     }
-    let Ok(found) = snapshot.location(r.location).inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
+    let Ok(found) = root.inside.find(r, &snapshot) else { return Some(Verdict::Status(500)) };
     if let Located::Location(id) | Located::AutoRedirect(id) = found {
         r.location = id;
     }
@@ -283,12 +290,13 @@ fn browser(r: &Request) -> super::headers::Browser {
 /// What changes with the location (`ngx_http_update_location_config`).
 pub fn enter_location(r: &mut Request) {
     let snapshot = r.snapshot.clone();
-    if let Some(limit) = &snapshot.location(r.location).conf.core.limit_except
+    let mut conf = &snapshot.location(r.location).conf.core;
+    if let Some(limit) = &conf.limit_except
         && !limit.methods.contains(&r.head.method)
     {
         r.location = limit.location;
+        conf = &snapshot.location(r.location).conf.core;
     }
-    let conf = &snapshot.location(r.location).conf.core;
     if r.flow.keepalive && r.is_main() {
         let now = runtime::clock::wall_ms();
         if conf.keepalive_timeout.is_zero()
@@ -364,7 +372,7 @@ async fn content(r: &mut Request) -> Verdict {
         return verdict;
     }
     let snapshot = r.snapshot.clone();
-    run_phase!(r, snapshot, Phase::Content);
+    run_phase!(r, snapshot.location(r.location).participants, Phase::Content);
     if r.get(r.head.uri).ends_with(b"/") {
         let path = modules::root::path_of(r);
         log_error!(r, Error, "directory index of \"{}\" is forbidden", String::from_utf8_lossy(&path));

@@ -1,6 +1,6 @@
 //! How long things take: a histogram with steps that grow by at most an eighth, and what it says of percentiles.
 
-use super::tally::{Mine, Tally};
+use super::tally::{Mine, Tally, tally_of_program};
 
 /// Steps of one below this, eight for each doubling above.
 const EXACT: u64 = 16;
@@ -107,9 +107,17 @@ impl Times {
     }
 }
 
-/// How long requests of all threads took, ms, from the first byte of the head to the last of the answer. As exact as the
-/// clock of the thread's turns: what begins and ends within one took 0.
-pub static REQUESTS_MS: Tally<WIDTH> = Tally::new();
+tally_of_program! {
+    /// How long requests of all threads took, ms, from the first byte of the head to the last of the answer. As exact as the
+    /// clock of the thread's turns: what begins and ends within one took 0.
+    pub static REQUESTS_MS: [WIDTH], of_requests
+}
+
+/// A client's request is done.
+#[inline]
+pub fn count_request(ms: u64) {
+    count(of_requests(), 0, ms);
+}
 
 #[cfg(test)]
 mod tests {

@@ -4,7 +4,7 @@ use super::caches;
 use super::codes::{self, Responses};
 use super::latency;
 use super::spent::{self, Spent};
-use super::tally::{Mine, Tally};
+use super::tally::{Mine, Tally, tally_of_program};
 use super::trial;
 use crate::request::Request;
 use crate::snapshot::{ServerId, ThreadSnapshot};
@@ -22,8 +22,10 @@ const WIDTH: usize = RESPONSES + codes::WIDTH;
 /// What is counted of requests.
 pub type Counts = Tally<WIDTH>;
 
-/// All requests of clients, whatever zone.
-pub static ALL: Counts = Tally::new();
+tally_of_program! {
+    /// All requests of clients, whatever zone.
+    pub static ALL: [WIDTH], all
+}
 
 /// What was counted.
 #[derive(Clone, Debug, Default)]
@@ -93,7 +95,7 @@ impl Underway {
 
     /// A request of a client that goes on here: it has come to another process, and was counted there.
     pub fn arrived(snapshot: Rc<ThreadSnapshot>, server: ServerId) -> Underway {
-        ALL.mine().add(PROCESSING, 1);
+        all().add(PROCESSING, 1);
         if let Some(zone) = &snapshot.server(server).conf.zone {
             zone.counts.mine().add(PROCESSING, 1);
         }
@@ -110,7 +112,7 @@ impl Drop for Underway {
     fn drop(&mut self) {
         let Some(place) = self.0.take() else { return };
         if place.is_request {
-            ALL.mine().sub(PROCESSING, 1);
+            all().sub(PROCESSING, 1);
         }
         if let Some(zone) = &place.snapshot.server(place.server).conf.zone {
             zone.counts.mine().sub(PROCESSING, 1);
@@ -126,7 +128,7 @@ pub fn begin(r: &mut Request) {
     };
     let is_request = r.ctx.stream.is_none();
     if is_request {
-        start(ALL.mine());
+        start(all());
         r.spent = Spent::begin(clock::wall_ms().saturating_sub(r.started_ms) * 1000);
     }
     if let Some(zone) = &r.server().conf.zone {
@@ -148,18 +150,18 @@ pub fn end(r: &mut Request) {
             mine.add(DISCARDED, 1);
         }
     };
-    let all = ALL.mine();
-    finish(all);
+    let mine = all();
+    finish(mine);
     if let Some(place) = &mut r.underway.0
         && std::mem::take(&mut place.is_request)
     {
         // Here, and not when it is dropped: the block is at hand.
-        all.sub(PROCESSING, 1);
+        mine.sub(PROCESSING, 1);
     }
     caches::count(r);
     spent::end(&mut r.spent);
     let ms = clock::wall_ms().saturating_sub(r.started_ms);
-    latency::count(latency::REQUESTS_MS.mine(), 0, ms);
+    latency::count_request(ms);
     // Who gave up has been told nothing, but is no failure of ours.
     trial::request(r.snapshot.generation, (answered || (400..500).contains(&status)).then_some(status), ms);
     if let Some(zone) = &r.server().conf.zone {

@@ -4,7 +4,7 @@
 //! The clock is that of the thread's turns, so that changing parts costs an addition; what a thread does within one turn counts for
 //! nobody's part (`turns` shows how long those take).
 
-use super::tally::Tally;
+use super::tally::tally_of_program;
 use runtime::clock;
 use std::cell::Cell;
 use std::time::Instant;
@@ -45,7 +45,7 @@ const PARTS: usize = NAMES.len();
 /// Behind the parts' sums: how many requests there were.
 const REQUESTS: usize = PARTS;
 
-static SPENT_US: Tally<{ PARTS + 1 }> = Tally::new();
+tally_of_program! { static SPENT_US: [PARTS + 1], mine }
 
 /// One accepted connection of so many is asked after.
 const SAMPLED: u32 = 16;
@@ -94,9 +94,12 @@ impl Spent {
 /// A client's request is done.
 pub fn end(spent: &mut Spent) {
     spent.stop();
-    let mine = SPENT_US.mine();
-    for (index, us) in spent.us.iter().enumerate().filter(|(_, us)| **us > 0) {
-        mine.add(index, u64::from(*us));
+    let mine = mine();
+    // What comes and goes within one turn of its thread took no time that the clock knows.
+    if spent.us != [0; OF_REQUESTS] {
+        for (index, us) in spent.us.iter().enumerate() {
+            mine.add(index, u64::from(*us));
+        }
     }
     mine.add(REQUESTS, 1);
 }
@@ -113,13 +116,13 @@ pub fn accepted(last_packet_ms: impl FnOnce() -> Option<u32>) {
     if number.is_multiple_of(SAMPLED)
         && let Some(ms) = last_packet_ms()
     {
-        SPENT_US.mine().add(ACCEPT, u64::from(ms) * 1_000 * u64::from(SAMPLED));
+        mine().add(ACCEPT, u64::from(ms) * 1_000 * u64::from(SAMPLED));
     }
 }
 
 /// A handshake with a client is done, which began then.
 pub fn shaken(began: Instant) {
-    SPENT_US.mine().add(TLS, began.elapsed().as_micros() as u64);
+    mine().add(TLS, began.elapsed().as_micros() as u64);
 }
 
 /// What was counted: requests, and the microseconds of each part together.

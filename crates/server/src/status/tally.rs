@@ -2,6 +2,7 @@
 //! other thread writes; added up when somebody asks. What is counted by is an index: modules name theirs in constants.
 
 use super::slot::{self, SLOTS};
+use std::cell::Cell;
 use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
@@ -95,6 +96,35 @@ impl<const N: usize> std::fmt::Debug for Tally<N> {
     }
 }
 
+/// Where a thread's block of a tally is, and the place ([`slot`]) that it belongs to.
+pub type Here<const N: usize> = Cell<Option<(usize, Mine<'static, N>)>>;
+
+/// Numbers of the whole program that are counted for each request: `static NAME: [N], mine_of_name;` makes the tally, and a function that
+/// gives the running thread's block as [`Tally::mine`] does, but remembers where it is.
+macro_rules! tally_of_program {
+    ($(#[$doc:meta])* $public:vis static $name:ident: [$width:expr], $mine:ident) => {
+        $(#[$doc])*
+        $public static $name: $crate::status::tally::Tally<{ $width }> = $crate::status::tally::Tally::new();
+
+        #[inline]
+        fn $mine() -> $crate::status::tally::Mine<'static, { $width }> {
+            thread_local! {
+                static HERE: $crate::status::tally::Here<{ $width }> = const { std::cell::Cell::new(None) };
+            }
+            let slot = $crate::status::slot::mine();
+            match HERE.get() {
+                Some((at, mine)) if at == slot => mine,
+                _ => {
+                    let mine = $name.mine();
+                    HERE.set(Some((slot, mine)));
+                    mine
+                }
+            }
+        }
+    };
+}
+pub(crate) use tally_of_program;
+
 /// A thread's own block. The thread is its only writer, so a load and a store do; no locked instruction is needed.
 #[derive(Clone, Copy)]
 pub struct Mine<'t, const N: usize>(&'t [AtomicU64; N]);
@@ -147,6 +177,22 @@ mod tests {
         threads.into_iter().for_each(|t| t.join().expect("it ends"));
         (0..40).for_each(|_| tally.count(1));
         assert_eq!(tally.sums(), [40_000, 0, 0]);
+    }
+
+    #[test]
+    fn a_thread_that_has_another_place_counts_there() {
+        tally_of_program! { static SOME: [1], here }
+        std::thread::spawn(|| {
+            here().add(0, 1);
+            let before = slot::mine();
+            let _taken = slot::enter(1100);
+            assert_ne!(slot::mine(), before);
+            (0..2).for_each(|_| here().add(0, 1));
+            assert_eq!((SOME.of(before), SOME.of(slot::mine())), ([1], [2]));
+        })
+        .join()
+        .expect("it ends");
+        assert_eq!(SOME.sums(), [3]);
     }
 
     #[test]

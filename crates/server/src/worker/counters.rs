@@ -1,7 +1,6 @@
 //! Counts of connections, and of requests in the states that `stub_status` and `$connections_*` know.
 
-use crate::status::Tally;
-use crate::status::tally::Mine;
+use crate::status::tally::{Mine, tally_of_program};
 use std::collections::BTreeMap;
 use std::sync::{Mutex, PoisonError};
 
@@ -15,7 +14,7 @@ const WIDTH: usize = 6;
 /// What only grows.
 const PASSED: [usize; 3] = [ACCEPTED, DROPPED, REQUESTS];
 
-static CONNECTIONS: Tally<WIDTH> = Tally::new();
+tally_of_program! { static CONNECTIONS: [WIDTH], mine }
 
 fn shift(mine: Mine<'_, WIDTH>, index: usize, by: i64) {
     mine.add(index, by as u64);
@@ -23,41 +22,41 @@ fn shift(mine: Mine<'_, WIDTH>, index: usize, by: i64) {
 
 /// A connection was accepted.
 pub fn accepted() {
-    let mine = CONNECTIONS.mine();
+    let mine = mine();
     mine.add(ACCEPTED, 1);
     mine.add(ACTIVE, 1);
 }
 
 /// Another thread has handed a connection over, and counts it as closed.
 pub fn adopted() {
-    CONNECTIONS.mine().add(ACTIVE, 1);
+    mine().add(ACTIVE, 1);
 }
 
 /// A connection was accepted and closed at once: there is no room for it.
 pub fn dropped() {
-    let mine = CONNECTIONS.mine();
+    let mine = mine();
     mine.add(ACCEPTED, 1);
     mine.add(DROPPED, 1);
 }
 
 /// A connection is closed.
 pub fn closed() {
-    CONNECTIONS.mine().sub(ACTIVE, 1);
+    mine().sub(ACTIVE, 1);
 }
 
 /// A request began.
 pub fn request() {
-    CONNECTIONS.count(REQUESTS);
+    mine().add(REQUESTS, 1);
 }
 
 /// A connection began (1) or ended (-1) to wait for its next request.
 pub fn waiting(by: i64) {
-    shift(CONNECTIONS.mine(), WAITING, by);
+    shift(mine(), WAITING, by);
 }
 
 /// A connection began (1) or ended (-1) to send a head.
 pub fn reading(by: i64) {
-    shift(CONNECTIONS.mine(), READING, by);
+    shift(mine(), READING, by);
 }
 
 /// All threads together, or one of them.

@@ -94,7 +94,7 @@ pub(super) fn colon(buf: &[u8], from: usize) -> usize {
 }
 
 /// A byte, eight times.
-const fn repeat(byte: u8) -> u64 {
+pub(super) const fn repeat(byte: u8) -> u64 {
     u64::from_ne_bytes([byte; 8])
 }
 

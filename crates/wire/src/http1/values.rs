@@ -1,6 +1,7 @@
 //! Checks of single header values, as nginx makes them once a head is complete. What a missing, repeated or contrary
 //! header means is decided by the server.
 
+use super::scan::repeat;
 use crate::span::Span;
 
 /// What [`validate_host`] found.
@@ -81,8 +82,9 @@ fn literal_end(host: &mut [u8]) -> Result<usize, BadHost> {
 
 /// How many bytes at the beginning are of the table; they become what it says. Two dots in a row are an error.
 fn lower(text: &mut [u8], table: &[u8; 256]) -> Result<usize, BadHost> {
-    let mut previous = 0;
-    for (at, byte) in text.iter_mut().enumerate() {
+    let mut at = small_host(text);
+    let mut previous = at.checked_sub(1).map_or(0, |last| text[last]);
+    while let Some(byte) = text.get_mut(at) {
         let lower = table[usize::from(*byte)];
         if lower == 0 {
             return Ok(at);
@@ -92,8 +94,29 @@ fn lower(text: &mut [u8], table: &[u8; 256]) -> Result<usize, BadHost> {
         }
         *byte = lower;
         previous = lower;
+        at += 1;
     }
-    Ok(text.len())
+    Ok(at)
+}
+
+/// How many bytes at the beginning, in steps of eight, are small letters, digits, hyphens and single dots: every table has these as they are.
+fn small_host(text: &[u8]) -> usize {
+    const HIGH: u64 = repeat(0x80);
+    // The high bit of each byte from `low` to `high`, where none has it set itself.
+    let within = |word: u64, low: u8, high: u8| (word + repeat(0x80 - low)) & !(word + repeat(0x7f - high)) & HIGH;
+    let (chunks, _) = text.as_chunks::<8>();
+    let mut dot_before = 0;
+    for (number, chunk) in chunks.iter().enumerate() {
+        let word = u64::from_le_bytes(*chunk);
+        let low = word & !HIGH;
+        let dots = within(low, b'.', b'.');
+        let known = within(low, b'a', b'z') | within(low, b'0', b'9') | within(low, b'-', b'.');
+        if known & !word & HIGH != HIGH || dots & (dots << 8 | dot_before) != 0 {
+            return 8 * number;
+        }
+        dot_before = dots >> 56;
+    }
+    8 * chunks.len()
 }
 
 fn parse_port(digits: &[u8]) -> Result<u16, BadHost> {
@@ -287,6 +310,33 @@ mod tests {
         assert_eq!(find("text/html; charset="), Some(("text/html", "", "")));
         assert_eq!(find("text/html; charset=\""), Some(("text/html", "", "")));
         assert_eq!(find("text/html; xcharset=a"), None);
+    }
+
+    #[test]
+    fn eight_bytes_at_a_time_say_what_one_does() {
+        // Every byte at every place of a chunk, before a dot and behind one, and dots on both sides of an edge.
+        for at in 0..20 {
+            for byte in 0..=255u8 {
+                let mut text = *b"www.example-shop.test";
+                text[at] = byte;
+                let (mut whole, mut single) = (text, text);
+                let mut by_one = Ok(text.len());
+                for place in 0..text.len() {
+                    let small = NAME[usize::from(single[place])];
+                    if small == 0 {
+                        by_one = Ok(place);
+                        break;
+                    }
+                    if small == b'.' && place > 0 && single[place - 1] == b'.' {
+                        by_one = Err(BadHost);
+                        break;
+                    }
+                    single[place] = small;
+                }
+                assert_eq!(lower(&mut whole, &NAME), by_one, "{text:?}");
+                assert_eq!(whole, single);
+            }
+        }
     }
 
     #[test]
