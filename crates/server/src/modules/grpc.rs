@@ -161,7 +161,7 @@ async fn handle(r: &mut Request) -> Result<Verdict, Verdict> {
     proxy::set_host(r, url.host());
     let body = proxy::request_body(r, &conf.proxy).await?;
     let target = Target::as_asked(group, url.secure);
-    let built = proxy::build(r, &conf.proxy, b"", &target)?;
+    let built = proxy::build(r, &conf.proxy, b"", &target, &body)?;
     Ok(proxy::ask(r, &conf.proxy, target, built, body, None).await)
 }
 

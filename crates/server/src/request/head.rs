@@ -20,8 +20,10 @@ pub fn accept(r: &mut Request) -> Result<(), u16> {
     request_line(r)?;
     let chosen = choose_server(r);
     log_ignored(r);
-    check_server(r, chosen?)?;
+    let secured = chosen?;
+    host_is_said(r)?;
     framing(r)?;
+    check_server(r, secured)?;
     refuse_methods(r)?;
     if r.head.version < Version::HTTP11 {
         r.flow.keepalive = r.head.headers.connection_keep_alive && !r.head.headers.connection_close;
@@ -60,7 +62,7 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         log_error!(r, Info, "client sent neither \":authority\" nor \"Host\" header");
         return Err(400);
     }
-    check_server(r, secured)?;
+    host_is_said(r)?;
     let port = &r.snapshot.ports[crate::worker::port_of(&r.snapshot, r.client.listener)];
     let (http2, http3) = (&r.conf().http2, &r.conf().http3);
     let enabled = match r.head.version {
@@ -86,6 +88,7 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         _ => {}
     }
     if r.head.purpose != Purpose::Answer {
+        check_server(r, secured)?;
         return accept_tunnel(r);
     }
     if r.head.headers.content_length.is_some_and(|n| n > 0) && ended {
@@ -96,6 +99,7 @@ pub fn accept_stream(r: &mut Request, authority: Option<Span>, ended: bool) -> R
         r.head.headers.chunked = r.head.headers.content_length.is_none();
         r.body.expect_stream(r.head.headers.content_length);
     }
+    check_server(r, secured)?;
     refuse_methods(r)
 }
 
@@ -349,8 +353,8 @@ fn find_server(r: &mut Request) -> Result<bool, u16> {
     }
 }
 
-/// What the server that was chosen asks of every request.
-fn check_server(r: &mut Request, secured: bool) -> Result<(), u16> {
+/// HTTP/1.1 has every request say whose it is.
+fn host_is_said(r: &Request) -> Result<(), u16> {
     // RFC 9112 section 3.2: a host in the target does not stand in for the header.
     let missing = match r.head.version {
         Version::HTTP11 => r.head.headers.find(K::Host).is_none(),
@@ -360,10 +364,16 @@ fn check_server(r: &mut Request, secured: bool) -> Result<(), u16> {
         log_error!(r, Info, "client sent HTTP/1.1 request without \"Host\" header");
         return Err(400);
     }
-    if secured {
-        crate::modules::ssl::check(r, r.head.headers.host.unwrap_or(Text::EMPTY))?;
-    }
     Ok(())
+}
+
+/// What the server that was chosen asks of every request. Asked once it is known how the body comes, so that an error page that is a proxy's
+/// gets it, as in nginx.
+fn check_server(r: &mut Request, secured: bool) -> Result<(), u16> {
+    if !secured {
+        return Ok(());
+    }
+    crate::modules::ssl::check(r, r.head.headers.host.unwrap_or(Text::EMPTY))
 }
 
 fn framing(r: &mut Request) -> Result<(), u16> {

@@ -80,8 +80,13 @@ fn too_large_body(r: &mut Request) -> Option<Verdict> {
     Some(Verdict::Status(super::body::discard_arrived(r).err().unwrap_or(413)))
 }
 
-/// Answers with a status without any phase: a head that was refused.
+/// Answers with a status without any phase: a head that was refused. Where that was before it was settled how a body comes, there is none,
+/// whatever the head announces: an upstream that makes the error page must not wait for one, nor take it from the next request.
 pub async fn answer_status(r: &mut Request, status: u16) {
+    if !r.body.is_present() {
+        let h = &mut r.head.headers;
+        (h.content_length, h.chunked) = (h.content_length.filter(|length| *length == 0), false);
+    }
     conclude(r, Verdict::Status(status)).await;
 }
 

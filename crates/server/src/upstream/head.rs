@@ -23,7 +23,12 @@ use wire::http1::{Parsed, Version};
 /// Heads of the 1xx kind before an answer's own together have at most so many times `proxy_buffer_size`.
 const INTERIM_HEADS: u64 = 16;
 /// A buffer with less room than this grows before it is read into.
-const LEAST_ROOM: usize = 1024;
+pub(super) const LEAST_ROOM: usize = 1024;
+
+/// Whether another head follows one with this status (RFC 9110 section 15.2).
+pub(super) fn is_interim(status: u16) -> bool {
+    matches!(status, 100 | 102..=199)
+}
 
 /// How far the head has been read.
 struct Reading {
@@ -95,7 +100,7 @@ impl Try<'_> {
             };
             let bytes = &bytes[..len];
             // RFC 9110 section 15.2: an answer of the 1xx kind has no body, and another one follows.
-            if !matches!(reading.head.status, 100 | 102..=199) {
+            if !is_interim(reading.head.status) {
                 if len as u64 > most {
                     return Err(too_big(r));
                 }

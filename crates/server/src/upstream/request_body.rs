@@ -31,7 +31,8 @@ pub async fn take(r: &mut Request, conf: &UpstreamConf, wanted: Wanted) -> Resul
     if r.is_main() && r.body.stored.is_none() {
         body::confirm_expectation(r);
     }
-    let length = r.head.headers.content_length;
+    // What a head announces that has no body is not said to anybody.
+    let length = r.head.headers.content_length.filter(|n| *n == 0 || r.body.is_present() || r.body.stored.is_some());
     let streamable = wanted.of_any_length || !r.head.headers.chunked;
     let is_streamed = !*conf.request_buffering && wanted.passed && streamable;
     if is_streamed && r.is_main() && r.body.stored.is_none() && !r.body.is_discarded() {

@@ -3,6 +3,7 @@
 
 use super::exchange::{Event, Try, client_gone, poll_end, watches_client};
 use super::failure::Failure;
+use super::head::{LEAST_ROOM, is_interim};
 use super::job::{Job, JobBody, Protocol};
 use super::settings::next;
 use crate::connection::pool as buffers;
@@ -15,6 +16,8 @@ use std::io;
 use std::os::fd::AsFd;
 use std::rc::Rc;
 use std::task::{Context, Poll};
+use wire::http1::Parsed;
+use wire::http1::response::ResponseHead;
 
 /// How much of a body file is sent at once.
 const FILE_CHUNK: usize = 512 * 1024;
@@ -69,7 +72,7 @@ impl Try<'_> {
                 }
                 // A peer that answers before it has read all stops reading: what it says counts.
                 if done > 0
-                    && let Poll::Ready(n) = self.poll_answer(cx)
+                    && let Poll::Ready(n) = self.poll_answer(r, cx)
                 {
                     return Poll::Ready(Event::Done(Err(n)));
                 }
@@ -91,6 +94,9 @@ impl Try<'_> {
                         r.attempts.current().received += n as u64;
                         return Ok(false);
                     }
+                    if self.has_answered(r) {
+                        return Ok(false);
+                    }
                     log_error!(r, Error, "send() failed ({})", crate::log::os_error(&e));
                     return Err(Failure::of(next::ERROR, done > 0, self.reused));
                 }
@@ -102,22 +108,45 @@ impl Try<'_> {
         Ok(true)
     }
 
-    /// What the peer says before it has been sent everything, unless it has spoken already.
-    fn poll_answer(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<usize>> {
-        if !self.input.is_empty() {
-            return Poll::Pending;
+    /// Ready when what the peer says before it has been sent everything decides the try: the head of its answer is there, or nothing more
+    /// comes. One that only says "go on" (1xx), or has begun to answer, is sent the rest.
+    fn poll_answer(&mut self, r: &mut Request, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        loop {
+            std::task::ready!(self.connection.socket.poll_readable(cx))?;
+            if self.input.capacity() == 0 {
+                self.input = buffers::take_buffer();
+            }
+            self.input.reserve(LEAST_ROOM);
+            let n = std::task::ready!(self.connection.poll_read(cx, &mut self.input))?;
+            r.attempts.current().received += n as u64;
+            if self.has_answered(r) {
+                return Poll::Ready(Ok(()));
+            }
+            if n == 0 {
+                return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into()));
+            }
         }
-        std::task::ready!(self.connection.socket.poll_readable(cx))?;
-        if self.input.capacity() == 0 {
-            self.input = buffers::take_buffer();
+    }
+
+    /// Whether the head of an answer has come, or something that is none: whoever reads it says what.
+    fn has_answered(&self, r: &Request) -> bool {
+        if self.connection.tells_end() && self.connection.has_ended() {
+            return true;
         }
-        self.connection.poll_read(cx, &mut self.input)
+        let mut start = 0;
+        loop {
+            let (mut head, bytes) = (ResponseHead::default(), &self.input[start..]);
+            match r.attempts.head_kind.parser().parse(bytes, &mut head) {
+                Ok(Parsed::Complete { len }) if is_interim(head.status) => start += len,
+                Ok(Parsed::Complete { .. }) | Err(_) => return true,
+                Ok(_) => return self.input.len() as u64 >= *self.conf.buffer_size,
+            }
+        }
     }
 
     /// What [`Try::poll_answer`] gave decides the try.
-    fn answered_early(&self, r: &mut Request, read: io::Result<usize>) -> Result<bool, Failure> {
-        if let Ok(n @ 1..) = read {
-            r.attempts.current().received += n as u64;
+    fn answered_early(&self, r: &mut Request, read: io::Result<()>) -> Result<bool, Failure> {
+        if read.is_ok() {
             return Ok(false);
         }
         log_error!(r, Error, "upstream prematurely closed connection");
@@ -137,7 +166,7 @@ impl Try<'_> {
                 if let Poll::Ready(n) = self.connection.socket.poll_write_with(cx, write) {
                     return Poll::Ready(Event::Done(Ok(n)));
                 }
-                if let Poll::Ready(n) = self.poll_answer(cx) {
+                if let Poll::Ready(n) = self.poll_answer(r, cx) {
                     return Poll::Ready(Event::Done(Err(n)));
                 }
                 self.connection.timer.poll_expired(cx).map(|()| Event::TimedOut)
@@ -203,7 +232,7 @@ impl Try<'_> {
                 if let Poll::Ready(x) = body::poll_some(r, cx, &mut piece) {
                     return Poll::Ready(Ok(x));
                 }
-                self.poll_answer(cx).map(Err)
+                self.poll_answer(r, cx).map(Err)
             })
             .await;
             let complete = match got {

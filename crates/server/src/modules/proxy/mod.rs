@@ -371,7 +371,7 @@ async fn answer(r: &mut Request, snapshot: &ThreadSnapshot, conf: &Conf, pass: &
     {
         return verdict;
     }
-    let built = match build(r, conf, &pass.location, &target) {
+    let built = match build(r, conf, &pass.location, &target, &body) {
         Ok(built) => built,
         Err(v) => return v,
     };
@@ -389,7 +389,8 @@ fn remake(r: &Request, target: &Target<'_>) -> Remake {
         let conf = &snapshot.location(location).conf.proxy;
         let name = conf.pass.as_deref().map_or(&[][..], |pass| &pass.location);
         let body = stored_body(r, conf);
-        build(r, conf, name, &target).map(|built| Remade { head: built.head, body })
+        let sent = body.as_ref().unwrap_or(&JobBody::None);
+        build(r, conf, name, &target, sent).map(|built| Remade { head: built.head, body })
     })
 }
 
@@ -403,7 +404,7 @@ pub(super) async fn ask(
     remake: Option<Remake>,
 ) -> Verdict {
     let local = conf.upstream.local_address(r);
-    let keepalive = target.group.keepalive.connections.is_some() && local.is_none();
+    let keepalive = target.group.keepalive.connections.is_some() && local.is_none() && !built.is_uneven;
     let protocol = match secure(r, conf, &target) {
         Ok(Some(s)) if *conf.http_version >= Version::HTTP30 => Protocol::Http3(s),
         Ok(None) if *conf.http_version >= Version::HTTP30 => {
@@ -414,7 +415,7 @@ pub(super) async fn ask(
         Ok(s) => Protocol::Http1(s),
         Err(v) => return v,
     };
-    let Built { head, is_head, body: own } = built;
+    let Built { head, is_head, body: own, .. } = built;
     let body = own.unwrap_or(body);
     let mut job = Job { group: target.group, head, body, is_head, keepalive, local, protocol, remake };
     let verdict = match retry::find_answer(r, &mut job, &conf.upstream).await {

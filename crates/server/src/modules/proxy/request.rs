@@ -14,6 +14,7 @@ use crate::upstream::job::JobBody;
 use crate::upstream::request_body::{self, RequestBody, Wanted};
 use std::rc::Rc;
 use wire::http1::escape::{Escape, escape_uri};
+use wire::http1::values::parse_content_length;
 
 /// Room for a usual request head.
 const HEAD_ROOM: usize = 1024;
@@ -103,14 +104,18 @@ pub(in crate::modules) struct Built {
     pub is_head: bool,
     /// The body that the configuration gives, if it does not stand in the head.
     pub body: Option<JobBody>,
+    /// What the head announces is not what follows it, as far as is known: whatever the peer takes for the rest of the body would be the next
+    /// request's bytes.
+    pub is_uneven: bool,
 }
 
-/// The request's head. `location`: the name that the target's path replaces.
+/// The request's head. `location`: the name that the target's path replaces. `body_sent`: the client's body, as it will follow.
 pub(in crate::modules) fn build(
     r: &mut Request,
     conf: &Conf,
     location: &[u8],
     target: &Target<'_>,
+    body_sent: &JobBody,
 ) -> Result<Built, Verdict> {
     // The request's own room: what needs it meanwhile makes its own.
     let mut out = std::mem::take(&mut r.scratch);
@@ -171,8 +176,12 @@ pub(in crate::modules) fn build(
     if let Some(host) = host.filter(|h| !r.get(*h).is_empty()) {
         head.own_line(r, if packed { b":authority" } else { b"Host" }, host)?;
     }
+    let mut announced = r.ctx.proxy.body_length.filter(|_| !ready.own_length);
     for (name, value) in &ready.headers {
         let value = value.eval(r);
+        if ready.own_length && name.eq_ignore_ascii_case(b"Content-Length") && !r.get(value).is_empty() {
+            announced = Some(parse_content_length(r.get(value)).unwrap_or(u64::MAX));
+        }
         let is_dropped = packed && is_of_connection(name);
         if !is_dropped && !r.get(value).is_empty() {
             head.own_line(r, name, value)?;
@@ -206,7 +215,14 @@ pub(in crate::modules) fn build(
             head.out.extend_from_slice(r.get(b));
         }
     }
-    Ok(Built { head: head.out, is_head, body })
+    let follows = match (own_body, body_sent) {
+        (Some(own), _) => Some(r.get(own).len() as u64),
+        (None, JobBody::None) => Some(0),
+        (None, JobBody::Stored(stored)) => Some(stored.len),
+        (None, JobBody::Stream { .. }) => r.ctx.proxy.body_length,
+    };
+    let is_uneven = announced.is_some_and(|announced| follows != Some(announced));
+    Ok(Built { head: head.out, is_head, body, is_uneven })
 }
 
 /// Headers that HTTP/2 has no place for (RFC 9113 section 8.2.2); `TE` only says `trailers`, which is for whoever sets it to know.
