@@ -212,3 +212,30 @@ fn unpacked_for_those_who_cannot() {
     assert!(!client.rest().ends_with(b"0\r\n\r\n"), "what is cut does not look whole");
     assert!(server.error_log().contains("inflate() returned -5 on response end"));
 }
+
+/// The level that nobody has set: no more bytes than zlib makes of it, and of random bytes hardly more than there are.
+#[test]
+fn the_default_level_makes_as_little_as_zlib() {
+    let text: String = (0..3000u32)
+        .map(|n| format!("{{\"id\":{n},\"name\":\"user{}\"}},", n.wrapping_mul(2_654_435_761) % 9973))
+        .collect();
+    let mut state = 1u32;
+    let random: Vec<u8> = std::iter::repeat_with(|| {
+        state ^= state << 13;
+        state ^= state >> 17;
+        state ^= state << 5;
+        (state >> 11) as u8
+    })
+    .take(100_000)
+    .collect();
+    let server = Site::server("gzip on; gzip_types *; location / { }")
+        .file("html/text", &text)
+        .file("html/random", &random)
+        .start();
+    let size = |target: &str| ask_gzip(&server, target).body.len();
+    let (text_size, random_size) = (size("/text"), size("/random"));
+    // Of chunks, too: their heads are a few bytes.
+    assert!(random_size < random.len() + 200, "{random_size}");
+    // `gzip -1` makes 18,524 bytes of it.
+    assert!(text_size <= 18_524, "{text_size}");
+}

@@ -109,3 +109,14 @@ fn the_page_for_a_body_that_is_too_large_has_no_part_in_it() {
     }
     assert_eq!(server.error_log().matches("too large chunked body").count(), 1);
 }
+
+#[test]
+fn the_page_of_a_range_that_is_not_there_knows_the_status() {
+    let server = Site::server(
+        "error_page 416 /page?s=$status; location /file { } location /page { return 200 \"$status $args\"; }",
+    )
+    .file("html/file", "content")
+    .start();
+    let r = server.connect().send("GET /file HTTP/1.1\r\nHost: a\r\nRange: bytes=999-\r\n\r\n").response();
+    assert_eq!((r.status, r.text()), (416, "416 s=416".to_owned()));
+}

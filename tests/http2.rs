@@ -444,3 +444,36 @@ fn body_bytes_are_counted_without_their_frames() {
         server.wait_for("logs/bytes.log", line);
     }
 }
+
+#[test]
+fn a_request_knows_its_number_and_the_length_of_its_body() {
+    let backend = Backend::start(|_| {
+        std::thread::sleep(Duration::from_millis(100));
+        Reply::ok("behind")
+    });
+    let server = Site::http(
+        "log_format f '$uri $connection_requests [$content_length] $upstream_status';
+         server { listen 127.0.0.1:@PORT@; http2 on; access_log logs/a.log f; location / { return 200 \"[$content_length]\"; }
+             location /slow { proxy_pass http://127.0.0.1:@BACKEND@; }
+             location /streamed { proxy_pass http://127.0.0.1:@BACKEND@; proxy_request_buffering off; } }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    with_client(&server, |requests| async move {
+        let (one, two) = tokio::join!(send(&requests, get("/slow1"), None), send(&requests, get("/slow2"), None));
+        assert_eq!((one.text(), two.text()), ("behind".to_owned(), "behind".to_owned()));
+        let post = |path: &str| {
+            let mut request = get(path);
+            *request.method_mut() = http::Method::POST;
+            request
+        };
+        assert_eq!(send(&requests, post("/nobody"), Some(b"12345")).await.text(), "[]");
+        assert_eq!(send(&requests, post("/slow3"), Some(b"12345")).await.text(), "behind");
+        assert_eq!(send(&requests, post("/streamed"), Some(b"12345")).await.text(), "behind");
+    });
+    for line in
+        ["/slow1 1 [-] 200\n", "/slow2 2 [-] 200\n", "/nobody 3 [-] -\n", "/slow3 4 [5] 200\n", "/streamed 5 [-] 200\n"]
+    {
+        server.wait_for("logs/a.log", line);
+    }
+}

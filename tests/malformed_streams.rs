@@ -193,3 +193,27 @@ fn http3_trailers_and_fields_are_held_to_the_same_rules() {
         assert!(ask(fine).await.expect("an answer").ends_with(b"behind"));
     });
 }
+
+/// What came before the fault is known to the error page and to the log.
+#[test]
+fn a_malformed_head_is_asked_for_something_all_the_same() {
+    let server = Site::http(
+        "log_format f '[$request] $request_method $request_uri $server_protocol $status';
+         server { listen 127.0.0.1:@PORT@; http2 on; access_log logs/a.log f; error_page 400 = @page; location @page { return 200 \"$request_method $uri $host\"; } }",
+    )
+    .start();
+    let more: [&[(&[u8], &[u8])]; 3] = [&[(b"X-Up", b"1")], &[(b"x-nul", b"a\0b")], &[(b":other", b"1")]];
+    for (number, more) in more.into_iter().enumerate() {
+        let mut client = open(&server);
+        client.send(frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &head("GET", "/p%20?a=1", more)));
+        assert_eq!(ending(&mut client, 1, &mut Decoder::default()).0, ["200"], "{number}");
+        server.wait_for("logs/a.log", &"[-] GET /p%20?a=1 HTTP/2.0 200\n".repeat(number + 1));
+    }
+    // Nothing of use came before it.
+    let mut client = open(&server);
+    let mut block = Vec::new();
+    literal(b"X-Up", b"1", &mut block);
+    client.send(frame(kind::HEADERS, flag::END_HEADERS | flag::END_STREAM, 1, &block));
+    assert_eq!(ending(&mut client, 1, &mut Decoder::default()).0, ["500"]);
+    server.wait_for("logs/a.log", "[-] - - HTTP/2.0 500\n");
+}

@@ -391,3 +391,69 @@ fn a_page_of_an_error_says_nothing_of_the_answer_before() {
     assert_eq!((refused.header("Last-Modified"), refused.header("ETag")), (None, None));
     assert_eq!(refused.header("X-Other"), Some("stays"));
 }
+
+#[test]
+fn cookies_of_an_answer_that_redirects_inside_are_made_to_fit_too() {
+    let backend = Backend::start(|_| {
+        let cookie = "Set-Cookie: a=1; Domain=example.org; Path=/a/b";
+        Reply::Keep(
+            format!("HTTP/1.1 200 OK\r\nX-Accel-Redirect: /inside\r\n{cookie}\r\nContent-Length: 0\r\n\r\n").into(),
+        )
+    });
+    let server = Site::server(
+        "location / { proxy_pass http://127.0.0.1:@BACKEND@; proxy_cookie_domain example.org new.org; proxy_cookie_path /a/ /c/;
+             proxy_cookie_flags a httponly secure; }
+         location /inside { internal; return 200 inside; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let r = server.get("/");
+    assert_eq!(r.text(), "inside");
+    assert_eq!(r.header("Set-Cookie"), Some("a=1; Domain=new.org; Path=/c/b; HttpOnly; Secure"));
+}
+
+#[test]
+fn trailers_that_nobody_sees_spoil_no_answer() {
+    for (odd, surplus) in [("X-T: a\0b\r\n", ""), (" folded\r\n", ""), ("X-T: fine\r\n", "x"), ("no colon\r\n", "x")] {
+        let answer =
+            format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n{odd}\r\n{surplus}");
+        let backend = Backend::start(move |_| Reply::Keep(answer.clone().into()));
+        let server = Site::server(&format!(
+            "location / {{ {KEPT} proxy_pass http://127.0.0.1:@BACKEND@; }}
+             location /passed {{ {KEPT} proxy_pass http://127.0.0.1:@BACKEND@; proxy_pass_trailers on; }}"
+        ))
+        .set("BACKEND", backend.port)
+        .start();
+        let mut client = server.connect();
+        assert_eq!((client.get("/").text(), client.get("/").text()), ("abc".into(), "abc".into()), "{odd:?}");
+        if !surplus.is_empty() {
+            server.wait_for("logs/error.log", "upstream sent data after final chunk");
+        }
+        if !odd.contains("fine") {
+            let mut client = server.connect();
+            client.send("GET /passed HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE\r\n\r\n");
+            let rest = client.rest();
+            assert!(!rest.ends_with(b"0\r\n\r\n"), "cut short: {:?}", String::from_utf8_lossy(&rest));
+        }
+    }
+}
+
+#[test]
+fn a_rate_of_reading_is_for_what_is_buffered() {
+    let backend = Backend::start(|_| {
+        Reply::Keep([b"HTTP/1.1 200 OK\r\nContent-Length: 60000\r\n\r\n".as_slice(), &[b'x'; 60_000]].concat())
+    });
+    let server = Site::server(
+        "proxy_limit_rate 20k; location / { proxy_pass http://127.0.0.1:@BACKEND@; }
+         location /at-once { proxy_pass http://127.0.0.1:@BACKEND@; proxy_buffering off; }",
+    )
+    .set("BACKEND", backend.port)
+    .start();
+    let took = |target: &str| {
+        let began = std::time::Instant::now();
+        assert_eq!(server.get(target).body.len(), 60_000);
+        began.elapsed().as_millis()
+    };
+    let (buffered, at_once) = (took("/"), took("/at-once"));
+    assert!(buffered >= 1_000 && at_once < buffered / 2, "{buffered} ms, {at_once} ms");
+}

@@ -326,6 +326,30 @@ fn rates_are_kept() {
 }
 
 #[test]
+fn a_session_that_has_waited_for_its_rate_is_idle_afterwards() {
+    let around = "log_format f '$status $bytes_received $bytes_sent'; access_log @DIR@/logs/a.log f;";
+    // A peer that says much at once, and nothing more; it holds its end open.
+    let port = peer(|mut connection| {
+        let _ = connection.write_all(&[b'x'; 3000]);
+        let _ = std::io::copy(&mut connection, &mut std::io::sink());
+    });
+    for rate in ["proxy_upload_rate 10k;", "proxy_download_rate 10k;"] {
+        let conf = format!("proxy_pass 127.0.0.1:@PEER@; proxy_timeout 300ms; {rate}");
+        let server = stream(around, &conf).set("PEER", port).start();
+        let mut client = server.connect();
+        client.send([b'y'; 6000]);
+        assert_eq!(client.rest().len(), 3000, "it is closed, by {rate}");
+        server.wait_for("logs/a.log", "200 6000 3000\n");
+    }
+    // Nor is one held open by a client that takes nothing while the rate would let more come.
+    let port = peer(|mut connection| while connection.write_all(&[b'x'; 65536]).is_ok() {});
+    let conf = "proxy_pass 127.0.0.1:@PEER@; proxy_timeout 300ms; proxy_download_rate 50m;";
+    let server = stream(around, conf).set("PEER", port).start();
+    let _client = server.connect();
+    server.wait_for("logs/error.log", "connection timed out (110: Connection timed out) while proxying connection");
+}
+
+#[test]
 fn http_and_stream_share_nothing_but_the_process() {
     let site = Site::whole(
         "events {}

@@ -46,6 +46,21 @@ fn receive(socket: &UdpSocket) -> String {
 }
 
 #[test]
+fn a_session_that_waits_for_its_rate_is_not_idle() {
+    let port = Port::reserve().number;
+    let conf = "proxy_pass 127.0.0.1:@PEER@; proxy_timeout 300ms; proxy_download_rate 2k;";
+    let server = udp(conf).set("ADDRESS", format!("127.0.0.1:{port}")).set("PEER", peer(1)).start();
+    let client = socket();
+    for _ in 0..3 {
+        client.send_to(&[b'a'; 1194], ("127.0.0.1", port)).expect("sent");
+    }
+    // Six tenths of a second for each.
+    let ports: Vec<String> = (0..3).map(|_| receive(&client)[..5].to_owned()).collect();
+    assert!(ports.iter().all(|p| *p == ports[0]), "one session: {ports:?}");
+    server.wait_for("logs/a.log", "UDP 200 3582 3600\n");
+}
+
+#[test]
 fn a_client_has_one_session() {
     let port = Port::reserve().number;
     let conf = "proxy_pass 127.0.0.1:@PEER@; proxy_timeout 300ms;";

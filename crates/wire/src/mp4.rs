@@ -82,7 +82,7 @@ pub fn cut(moov: &[u8], around: Around, wanted: Wanted) -> Result<Cut> {
         let duration = clock.duration.checked_sub(begin).ok_or(Refused("mp4 start time exceeds file duration"))?;
         let at = open(&mut out, b"mvhd");
         out.extend_from_slice(mvhd);
-        clock.write(&mut out[at + 8..], shorter(duration, wanted, scale)?);
+        clock.write(&mut out[at + 8..], shorter(duration, wanted, scale));
         close(&mut out, at);
     }
     let mut tracks = 0;
@@ -263,7 +263,7 @@ impl<'m> Track<'m> {
             self.prefix = begin - self.time_of(self.first);
         }
         if let Some(length) = wanted.length {
-            let time = self.time_of(self.first).saturating_add(ticks(length, scale)?).saturating_add(self.prefix);
+            let time = self.time_of(self.first).saturating_add(at_most(length, scale)).saturating_add(self.prefix);
             let all = self.stts.rows().map(|row| u64::from(word(row, 0))).sum();
             self.end = Some(self.sample_at(time).unwrap_or(all));
         }
@@ -604,14 +604,19 @@ fn ticks(ms: u64, scale: u32) -> Result<u64> {
         .map_err(|_| Refused("mp4 start time exceeds file duration"))
 }
 
-fn shorter(duration: u64, wanted: Wanted, scale: u32) -> Result<u64> {
-    wanted.length.map_or(Ok(duration), |length| Ok(duration.min(ticks(length, scale)?)))
+/// The same of how long a stretch is to be: an end beyond what can be counted is behind the film's.
+fn at_most(ms: u64, scale: u32) -> u64 {
+    ticks(ms, scale).unwrap_or(u64::MAX)
+}
+
+fn shorter(duration: u64, wanted: Wanted, scale: u32) -> u64 {
+    wanted.length.map_or(duration, |length| duration.min(at_most(length, scale)))
 }
 
 /// What is left of a duration; `None`: nothing.
 fn left(clock: &Clock, wanted: Wanted, scale: u32) -> Result<Option<u64>> {
     let start = ticks(wanted.start, scale)?;
-    clock.duration.checked_sub(start).filter(|n| *n > 0).map(|n| shorter(n, wanted, scale)).transpose()
+    Ok(clock.duration.checked_sub(start).filter(|n| *n > 0).map(|n| shorter(n, wanted, scale)))
 }
 
 /// The boxes inside another.

@@ -79,7 +79,8 @@ pub fn open(
     let server = head::default_server(&r);
     r.server = server;
     r.location = r.snapshot.server(server).root;
-    r.client.requests.set(r.client.requests.get() + 1);
+    r.flow.number = r.client.requests.get() + 1;
+    r.client.requests.set(r.flow.number);
     r.action = action::READING_HEADERS;
     let result = read(&mut r, arrived);
     (r, result)
@@ -96,14 +97,28 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
         log_error!(r, Info, "client sent zero header name length");
         return Err(400);
     }
+    let mut found = FieldSpans::default();
+    if let Err(status) = fields(r, conf, block, &mut found) {
+        known_part(r, &found.line);
+        return Err(status);
+    }
+    join_cookies(r, &found.cookies);
+    head::accept_stream(r, found.line.authority, arrived.end)?;
+    if let Some(stream) = r.downstream.stream() {
+        stream.expect(r.head.headers.content_length);
+    }
+    Ok(())
+}
+
+/// The fields of a head one by one.
+fn fields(r: &mut Request, conf: &ServerSettings, block: &HeaderBlock, found: &mut FieldSpans) -> Result<(), u16> {
     let base = r.arena.push(&block.bytes).start;
     let moved = |s: Span| Span { start: s.start + base, end: s.end + base };
-    let mut found = FieldSpans::default();
     for field in &block.fields {
         let (name, value) = (moved(field.name), moved(field.value));
         let odd = check_field(r, conf, name, value)?;
         if r.arena.span(name)[0] == b':' {
-            pseudo(r, &mut found, name, value)?;
+            pseudo(r, found, name, value)?;
             continue;
         }
         if !std::mem::replace(&mut found.regular, true) {
@@ -133,12 +148,35 @@ fn read(r: &mut Request, arrived: &Arrived<'_>) -> Result<(), u16> {
     if !found.regular {
         request_line(r, &found.line)?;
     }
-    join_cookies(r, &found.cookies);
-    head::accept_stream(r, found.line.authority, arrived.end)?;
-    if let Some(stream) = r.downstream.stream() {
-        stream.expect(r.head.headers.content_length);
-    }
     Ok(())
+}
+
+/// What can be said of a head that is malformed: method and target, where they came before the fault. Its error page and the log know them.
+fn known_part(r: &mut Request, found: &LineSpans) {
+    let (Some(method), Some(path)) = (found.method, found.path) else { return };
+    if r.arena.span(path).is_empty() || !take_target(r, method, path) {
+        return;
+    }
+    if let Some(authority) = found.authority {
+        let (name, value) = (r.arena.push(b"host"), authority);
+        r.head.headers.head.headers.push(HeaderLine { name, value, known: K::Host });
+    }
+    head::accept_part(r);
+    if r.head.headers.head.line.is_empty() {
+        r.head.line = Text::EMPTY;
+    }
+}
+
+/// Takes the parts of a target apart. False: it is none.
+fn take_target(r: &mut Request, method: Span, path: Span) -> bool {
+    let Ok(parts) = target::split(r.arena.span(path)) else { return false };
+    let within = |s: Span| Span { start: s.start + path.start, end: s.end + path.start };
+    let id = Method::of(r.arena.span(method));
+    let head = &mut r.head.headers.head;
+    (head.method, head.method_id, head.target) = (method, id, path);
+    (head.path, head.args) = (within(parts.path), parts.args.map(within));
+    (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
+    true
 }
 
 fn lossy(r: &Request, span: Span) -> String {
@@ -274,21 +312,13 @@ fn request_line(r: &mut Request, found: &LineSpans) -> Result<(), u16> {
     let end = line_end(r.head.version);
     r.arena.buffer().extend_from_slice(end);
     let line = r.arena.since(start);
-    let Ok(parts) = target::split(r.arena.span(path)) else {
+    if !take_target(r, method, path) {
         log_error!(r, Info, "client sent invalid :path header: \"{}\"", lossy(r, path));
         return Err(400);
-    };
-    let within = |s: Span| Span { start: s.start + path.start, end: s.end + path.start };
+    }
     let head = &mut r.head.headers.head;
-    head.method = method;
     head.line = line;
-    head.target = path;
-    head.path = within(parts.path);
-    head.args = parts.args.map(within);
-    (head.complex, head.quoted, head.plus) = (parts.complex, parts.quoted, parts.plus);
     head.protocol = (!end.is_empty()).then(|| Span { start: line.end - end.len() as u32 + 1, end: line.end });
-    let method = Method::of(r.arena.span(method));
-    r.head.headers.head.method_id = method;
     Ok(())
 }
 

@@ -67,13 +67,17 @@ fn handler(r: &mut Request) -> Verdict {
     }
     let answer = match wanted(r) {
         None => Answer::Whole,
-        Some(wanted) => match look(r, &found, wanted) {
-            Ok(answer) => answer,
-            Err(text) => {
-                log_error!(r, Error, "{text} in \"{}\"", String::from_utf8_lossy(&path));
-                return Verdict::Status(500);
+        Some(wanted) => {
+            // One part of it at a time, as of any film that was asked for from somewhere on.
+            r.answer.single_range = true;
+            match look(r, &found, wanted) {
+                Ok(answer) => answer,
+                Err(text) => {
+                    log_error!(r, Error, "{text} in \"{}\"", String::from_utf8_lossy(&path));
+                    return Verdict::Status(500);
+                }
             }
-        },
+        }
     };
     match answer {
         Answer::Whole => static_files::respond(r, &found),

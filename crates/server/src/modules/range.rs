@@ -67,6 +67,8 @@ fn refuse(r: &mut Request, length: u64) -> Filtered {
     r.answer.headers.content_length = None;
     // The page that follows is not compressed.
     r.answer.headers.remove(K::ContentEncoding);
+    // Whoever makes the page sees it in `$status`.
+    (r.answer.headers.status, r.answer.headers.status_line) = (416, None);
     Filtered::Refuse(416)
 }
 

@@ -5,7 +5,7 @@ use crate::connection::Address;
 use crate::modules::root;
 use crate::otel::identifier;
 use crate::request::headers::KnownHeader as K;
-use crate::request::{Request, Text, flow};
+use crate::request::{Request, Text, Version, flow};
 use crate::text;
 use crate::worker::counters;
 use runtime::clock;
@@ -31,7 +31,7 @@ pub const VARIABLES: &[Builtin] = &[
     volatile("content_length", |r| match r.head.headers.find(K::ContentLength) {
         Some(text) => Some(text),
         // A chunked body that has been read has a length.
-        None => r.head.headers.content_length.or(r.body.measured()).map(|n| text!(r, "{n}")),
+        None => r.head.headers.content_length.or_else(|| measured(r)).map(|n| text!(r, "{n}")),
     }),
     fixed("content_type", |r| request_header(r, "content_type")),
     fixed("binary_remote_addr", binary_remote_addr),
@@ -51,7 +51,7 @@ pub const VARIABLES: &[Builtin] = &[
     fixed("request_uri", |r| said(r.head.target)),
     volatile("uri", |r| said(r.head.uri)),
     volatile("document_uri", |r| said(r.head.uri)),
-    fixed("request", |r| Some(r.head.line)),
+    fixed("request", |r| said(r.head.line)),
     volatile("document_root", |r| Some(root::document_root(r))),
     volatile("realpath_root", realpath_root),
     volatile("query_string", |r| said(r.head.args)),
@@ -125,7 +125,10 @@ pub const VARIABLES: &[Builtin] = &[
         assign: Some(set_limit_rate),
     },
     fixed("connection", |r| Some(text!(r, "{}", r.client.number))),
-    fixed("connection_requests", |r| Some(text!(r, "{}", r.client.requests.get()))),
+    fixed("connection_requests", |r| {
+        let number = if r.flow.number > 0 { r.flow.number } else { r.client.requests.get() };
+        Some(text!(r, "{number}"))
+    }),
     volatile("connection_time", |r| {
         let ms = clock::wall_ms().saturating_sub(r.client.started_ms);
         Some(text!(r, "{}.{:03}", ms / 1000, ms % 1000))
@@ -232,7 +235,21 @@ fn server_port(r: &mut Request) -> Option<Text> {
 }
 
 fn server_protocol(r: &mut Request) -> Option<Text> {
-    r.head.headers.head.protocol.map(Text::Own)
+    let said = r.head.headers.head.protocol.map(Text::Own);
+    // Of a head of these that is malformed no line was made.
+    said.or(match r.head.version {
+        Version::HTTP20 => Some(Text::from("HTTP/2.0")),
+        Version::HTTP30 => Some(Text::from("HTTP/3.0")),
+        _ => None,
+    })
+}
+
+/// The length of a body that said none. Of one in a stream it is known once it has been read whole.
+fn measured(r: &Request) -> Option<u64> {
+    if r.head.version >= Version::HTTP20 {
+        return r.body.stored.as_ref().map(|stored| stored.len);
+    }
+    r.body.measured()
 }
 
 fn realpath_root(r: &mut Request) -> Option<Text> {

@@ -207,6 +207,8 @@ pub struct Progress {
     pub logged: bool,
     /// The request was there already when the one before it was answered.
     pub pipelined: bool,
+    /// Which of its connection's requests it is, where several are under way at once; 0: the last one.
+    pub number: u64,
     /// Depth below the client's own request, 0 for that itself.
     pub depth: u8,
     /// What the client's request and its subrequests count together, from the first of them on.
@@ -237,6 +239,7 @@ impl Default for Progress {
             valid_location: true,
             logged: false,
             pipelined: false,
+            number: 0,
             depth: 0,
             lineage: None,
             aside: None,

@@ -213,6 +213,7 @@ pub(crate) fn prepare(child: &mut Request, r: &mut Request, uri: Text, args: Tex
     child.head.port = r.head.port;
     child.started_ms = runtime::clock::wall_ms();
     child.flow.parent_uri = Some(r.head.uri);
+    child.flow.number = r.flow.number;
     child.flow.main_charset = if r.is_main() { r.answer.headers.charset } else { r.flow.main_charset };
     child.ctx.realip.clone_from(&r.ctx.realip);
     child.ctx.limit_req = r.ctx.limit_req;

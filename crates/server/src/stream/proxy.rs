@@ -256,9 +256,9 @@ async fn relay_with(
         let _ = sockopt::set_tcp_nodelay(peer.as_fd(), false);
     }
     let mut first = Vec::new();
-    if peer.tls().is_none() {
-        write_header(r, *conf.own.proxy_protocol, &mut first);
-    }
+    write_header(r, *conf.own.proxy_protocol, &mut first);
+    // Before a handshake it has gone out already.
+    let gone = if peer.tls().is_some() { std::mem::take(&mut first).len() as u64 } else { 0 };
     let header = first.len() as u64;
     first.extend_from_slice(&incoming.take_unread());
     facts(r).action = "proxying connection";
@@ -268,7 +268,7 @@ async fn relay_with(
         let done = crate::modules::js::stream::filter(r, &name, sides, (first, passed), *conf.own.timeout).await;
         facts(r).received = done.received;
         facts(r).sent = done.sent;
-        facts(r).upstream = done.upstream;
+        facts(r).upstream = (done.upstream.0, done.upstream.1 + gone);
         r.attempts.current().header_ms = done.first_byte_ms;
         return say_end(r, done.end);
     }
@@ -285,7 +285,7 @@ async fn relay_with(
     let end = relay.run(&mut incoming.socket, &mut peer, || chosen.byte_came(), is_dropped).await;
     facts(r).received = (relay.up.received - header).saturating_sub_signed(facts(r).changed);
     facts(r).sent = relay.down.sent;
-    facts(r).upstream = (relay.down.received, relay.up.sent);
+    facts(r).upstream = (relay.down.received, relay.up.sent + gone);
     r.attempts.current().header_ms = relay.first_byte_ms();
     if let Some(e) = relay.up.failed() {
         log_error!(r, Info, "{}", crate::log::read_error("recv()", &e));

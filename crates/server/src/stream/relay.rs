@@ -82,13 +82,16 @@ impl Pace {
         (rate > 0).then(|| Pace { rate, began_s: began_ms / 1000, received: 0, timer: Timer::new(), waits: false })
     }
 
+    /// Whether nothing may be read now; the task is woken when something may.
+    pub fn is_waiting(&mut self, cx: &mut Context<'_>) -> bool {
+        self.waits = self.waits && self.timer.poll_expired(cx).is_pending();
+        self.waits
+    }
+
     /// How much may be read now. None: not yet; the task is woken when it may.
     pub fn poll_room(&mut self, cx: &mut Context<'_>) -> Poll<u64> {
-        if self.waits {
-            if self.timer.poll_expired(cx).is_pending() {
-                return Poll::Pending;
-            }
-            self.waits = false;
+        if self.is_waiting(cx) {
+            return Poll::Pending;
         }
         let seconds = (clock::wall_ms() / 1000).saturating_sub(self.began_s) + 1;
         let allowed = self.rate.saturating_mul(seconds);
@@ -157,8 +160,8 @@ impl Direction {
         }
     }
 
-    fn is_delayed(&self) -> bool {
-        self.pace.as_ref().is_some_and(|p| p.waits)
+    fn is_paused(&mut self, cx: &mut Context<'_>) -> bool {
+        self.pace.as_mut().is_some_and(|pace| pace.is_waiting(cx))
     }
 
     /// Moves bytes until it would have to wait. True when something happened; the error is one of writing.
@@ -298,6 +301,7 @@ impl Relay {
         (self.up.splices, self.down.splices) = (splices, splices);
         let timer = Timer::new();
         timer.set(self.timeout);
+        let mut paused = false;
         poll_fn(|cx| {
             let moved = match self.poll(cx, client, peer) {
                 Ok(moved) => moved,
@@ -314,9 +318,12 @@ impl Relay {
             if moved && is_dropped.is_some_and(|asked| asked()) {
                 return Poll::Ready(End::Dropped);
             }
-            if self.up.is_delayed() || self.down.is_delayed() {
+            // Who waits for a rate is not idle; once that is over the clock runs again, whether anything comes or not.
+            let pauses = self.up.is_paused(cx) | self.down.is_paused(cx);
+            let was_paused = std::mem::replace(&mut paused, pauses);
+            if paused {
                 timer.clear();
-            } else if moved {
+            } else if moved || was_paused {
                 timer.set(self.timeout);
             }
             timer.poll_expired(cx).map(|()| End::TimedOut)

@@ -192,6 +192,7 @@ impl Exchange<'_> {
     async fn run(&mut self) -> End {
         let timer = Timer::new();
         timer.set(*self.conf.own.timeout);
+        let mut paused = false;
         poll_fn(|cx| {
             if crate::worker::draining() {
                 return Poll::Ready(End::Shutdown);
@@ -206,7 +207,12 @@ impl Exchange<'_> {
             if moved && *self.conf.own.session_drop && (self.peer_is_gone)() {
                 return Poll::Ready(End::Dropped);
             }
-            if moved {
+            let mut waits = |pace: &mut Option<Pace>| pace.as_mut().is_some_and(|pace| pace.is_waiting(cx));
+            let pauses = waits(&mut self.upload) | waits(&mut self.download);
+            let was_paused = std::mem::replace(&mut paused, pauses);
+            if paused {
+                timer.clear();
+            } else if moved || was_paused {
                 timer.set(*self.conf.own.timeout);
             }
             timer.poll_expired(cx).map(|()| if self.expects_more() { End::Unanswered } else { End::Quiet })

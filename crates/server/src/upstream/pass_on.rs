@@ -74,7 +74,8 @@ pub async fn pass_on(r: &mut Request, conf: &UpstreamConf, job: &Job, answer: An
     let buffering = accel_buffering(r, conf);
     r.answer.unbuffered = !buffering;
     accel_charset(r, conf);
-    let rate = core::size_of(r, &conf.limit_rate);
+    // What is not buffered comes as fast as the client takes it.
+    let rate = if buffering { core::size_of(r, &conf.limit_rate) } else { 0 };
     open_store(r, conf);
     if *conf.force_ranges {
         r.answer.allow_ranges = true;
@@ -166,6 +167,10 @@ pub(super) fn accel_redirect(r: &mut Request, conf: &UpstreamConf) -> Option<Ver
             K::ContentType => r.answer.headers.set_content_type(&r.arena, value),
             K::SetCookie | K::ContentDisposition | K::CacheControl | K::Expires | K::AcceptRanges => {
                 let name = r.attempts.text(h.name);
+                let value = match h.known {
+                    K::SetCookie => rewrite::set_cookie(r, &conf.headers.rewrites, value),
+                    _ => value,
+                };
                 r.answer.headers.lines.push(HeaderOut { name, value, known: h.known });
             }
             _ => {}

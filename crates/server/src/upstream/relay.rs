@@ -30,6 +30,8 @@ use wire::http1::response::ResponseHead;
 
 /// A buffer with less room than this grows before it is read into.
 const LEAST_ROOM: usize = 1024;
+/// The warning about a peer that goes on after its answer's end.
+const SURPLUS: &str = "upstream sent more data than specified in \"Content-Length\" header";
 /// Bytes of one answer that are read, and perhaps written to a file, before other requests of the thread get their turn. A peer that
 /// sends as fast as they are read would have the thread to itself otherwise, and clients that have just come would wait.
 const TURN: u64 = 64 * 1024;
@@ -142,6 +144,18 @@ struct Relay<'c> {
     read: u64,
     /// How much of it since others had their turn.
     turn: u64,
+}
+
+/// How many bytes trailers take with the empty line that ends them, whatever stands in them.
+fn end_of_trailers(bytes: &[u8]) -> Option<usize> {
+    let mut start = 0;
+    loop {
+        let end = start + memchr::memchr(b'\n', &bytes[start..])? + 1;
+        if matches!(&bytes[start..end], b"\n" | b"\r\n") {
+            return Some(end);
+        }
+        start = end;
+    }
 }
 
 impl Relay<'_> {
@@ -367,7 +381,10 @@ impl Relay<'_> {
             let (start, end) = match &mut self.framing {
                 Framing::None => {
                     self.done = true;
-                    self.extra |= *at < input.len();
+                    let more = *at < input.len();
+                    if more && !std::mem::replace(&mut self.extra, true) && r.head.method != Method::Head {
+                        log_error!(r, Warn, "{SURPLUS}");
+                    }
                     break;
                 }
                 Framing::Length(left) => {
@@ -380,7 +397,7 @@ impl Relay<'_> {
                         // Where there are records, the answer ends with the last of them.
                         self.done = self.extra || !connection.awaits_end();
                         if self.extra {
-                            log_error!(r, Warn, "upstream sent more data than specified in \"Content-Length\" header");
+                            log_error!(r, Warn, "{SURPLUS}");
                         }
                     }
                     (start, *at)
@@ -435,19 +452,35 @@ impl Relay<'_> {
                     r.attempts.trailers.push((moved(f.name).into(), moved(f.value).into()));
                 }
                 *at += len;
-                self.done = true;
-                self.extra |= *at < input.len();
+                self.after_chunks(r, *at < input.len());
                 Ok(())
             }
-            Ok(_) if input.len() - *at > wire::http1::chunked::MAX_TRAILER as usize => {
-                log_error!(r, Error, "upstream sent too big trailers");
-                Err(self.cut_short(r))
-            }
-            Ok(_) => Ok(()),
-            Err(_) => {
+            Err(_) if self.options.trailers => {
                 log_error!(r, Error, "upstream sent invalid trailer");
                 Err(self.cut_short(r))
             }
+            // Nobody gets to see invalid ones, and the answer itself is whole.
+            unfinished => match end_of_trailers(&input[*at..]).filter(|_| unfinished.is_err()) {
+                Some(len) => {
+                    *at += len;
+                    log_error!(r, Info, "upstream sent invalid trailer");
+                    self.after_chunks(r, *at < input.len());
+                    Ok(())
+                }
+                None if input.len() - *at > wire::http1::chunked::MAX_TRAILER as usize => {
+                    log_error!(r, Error, "upstream sent too big trailers");
+                    Err(self.cut_short(r))
+                }
+                None => Ok(()),
+            },
+        }
+    }
+
+    /// The answer in chunks is complete.
+    fn after_chunks(&mut self, r: &Request, more: bool) {
+        self.done = true;
+        if more && !std::mem::replace(&mut self.extra, true) {
+            log_error!(r, Warn, "upstream sent data after final chunk");
         }
     }
 

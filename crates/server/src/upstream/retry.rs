@@ -66,6 +66,8 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
                 Err((f, c)) if f.stale && may_repeat(r, conf, job, f.request_sent) && stale < STALE_TRIES => {
                     stale += 1;
                     chosen = c;
+                    // What the dead connection took is nobody's request.
+                    r.attempts.current().sent = 0;
                 }
                 Err(failed) => break failed,
             }
@@ -73,8 +75,8 @@ pub async fn find_answer(r: &mut Request, job: &mut Job, conf: &UpstreamSettings
         let attempt = r.attempts.current();
         attempt.response_ms = Some(clock::monotonic_ms() - began);
         if let Side::Over(status) = failure.side {
+            // That is no word of the peer's: `$upstream_status` has none of it.
             r.spent.enter(Part::Own);
-            attempt.status = status;
             r.flow.aborted |= status == 499;
             return Err(Verdict::Status(status));
         }
