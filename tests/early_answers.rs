@@ -93,3 +93,105 @@ fn a_peer_that_has_answered_is_not_sent_the_rest() {
         assert_eq!((r.status, r.text()), (413, "long".to_owned()), "{target}");
     }
 }
+
+/// A peer that answers with what it gets, as it gets it, in chunks.
+fn echo() -> u16 {
+    let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
+    let port = listener.local_addr().expect("it is bound").port();
+    std::thread::spawn(move || {
+        for mut stream in listener.incoming().flatten() {
+            std::thread::spawn(move || {
+                let (mut input, mut piece) = (Vec::new(), vec![0; 65536]);
+                loop {
+                    let Ok(count @ 1..) = stream.read(&mut piece) else { return };
+                    input.extend_from_slice(&piece[..count]);
+                    let Some(end) = input.windows(4).position(|w| w == b"\r\n\r\n") else { continue };
+                    let head = String::from_utf8_lossy(&input[..end]).into_owned();
+                    let line = |name: &str| head.lines().find_map(|l| l.strip_prefix(name)).map(str::to_owned);
+                    let length = line("Content-Length: ").map(|n| n.parse::<usize>().expect("a number"));
+                    assert!(length.is_some() || line("Transfer-Encoding: ").is_some(), "{head}");
+                    input.drain(..end + 4);
+                    stream.write_all(b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n").expect("it listens");
+                    let mut body = 0;
+                    loop {
+                        // What comes in chunks goes back with their heads: the last one is seen by its end.
+                        let ended = length.map_or(input.ends_with(b"0\r\n\r\n"), |length| body + input.len() >= length);
+                        body += input.len();
+                        if !input.is_empty() {
+                            let chunk = [format!("{:x}\r\n", input.len()).as_bytes(), &input, b"\r\n"].concat();
+                            if stream.write_all(&chunk).is_err() {
+                                return;
+                            }
+                            input.clear();
+                        }
+                        if ended {
+                            break;
+                        }
+                        let Ok(count @ 1..) = stream.read(&mut piece) else { return };
+                        input.extend_from_slice(&piece[..count]);
+                    }
+                    stream.write_all(b"0\r\n\r\n").expect("it listens");
+                }
+            });
+        }
+    });
+    port
+}
+
+#[test]
+fn both_directions_go_on_at_once() {
+    let server = Site::http(
+        "upstream up { server 127.0.0.1:@PEER@; keepalive 2; }
+         log_format f '$upstream_connect_time $request_length $upstream_bytes_sent';
+         server { listen 127.0.0.1:@PORT@; access_log logs/a.log f; client_max_body_size 0;
+             proxy_http_version 1.1; proxy_set_header Connection ''; proxy_read_timeout 4s;
+             location / { proxy_pass http://up; proxy_request_buffering off; proxy_buffering off; }
+             location /buffered { proxy_pass http://up; proxy_request_buffering off; } }",
+    )
+    .set("PEER", echo())
+    .start();
+    for target in ["/", "/buffered"] {
+        // A conversation: each word is answered before the next is said.
+        let mut client = server.connect();
+        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 40\r\n\r\n"));
+        for number in 0..10 {
+            let word = format!("w{number:03}");
+            client.send(&word);
+            if target == "/" {
+                let mut seen = Vec::new();
+                while !seen.ends_with(format!("{word}\r\n").as_bytes()) {
+                    seen.extend(client.take(1));
+                }
+            }
+        }
+        if target == "/" {
+            assert_eq!(client.take(5), b"0\r\n\r\n");
+        } else {
+            assert_eq!(client.response().text().len(), 40);
+        }
+        // A connection that has got all of a request serves the next one.
+        client.send(format!("POST {target} HTTP/1.1\r\nHost: a\r\nContent-Length: 1\r\n\r\nz"));
+        assert_eq!(client.response().text(), "z");
+        server.wait_for("logs/a.log", "\n0.000 ");
+        // Much, in chunks.
+        let client = server.connect();
+        let (mut reader, mut writer) =
+            (client.stream.try_clone().expect("another handle"), client.stream.try_clone().expect("another"));
+        let sends = std::thread::spawn(move || {
+            writer.write_all(
+                format!("POST {target} HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nConnection: close\r\n\r\n")
+                    .as_bytes(),
+            )?;
+            for _ in 0..200 {
+                writer.write_all(format!("{:x}\r\n{}\r\n", 50_000, "~".repeat(50_000)).as_bytes())?;
+            }
+            writer.write_all(b"0\r\n\r\n")
+        });
+        let mut all = Vec::new();
+        reader.read_to_end(&mut all).expect("all of it");
+        sends.join().expect("nobody panics").expect("all was taken");
+        // Nothing else has a "~" in it.
+        assert_eq!(all.iter().filter(|b| **b == b'~').count(), 200 * 50_000, "{target}");
+        assert!(all.ends_with(b"0\r\n\r\n"));
+    }
+}

@@ -68,6 +68,8 @@ pub(super) struct Try<'j> {
     pub(super) connection: Box<Connection>,
     /// What the peer has said.
     pub(super) input: Vec<u8>,
+    /// Of a body that is sent on as it comes, what was ready to be sent when the answer came.
+    pub(super) unsent: Vec<u8>,
     /// The connection has carried requests before: that it has ended may be no fault of the peer.
     pub(super) reused: bool,
 }
@@ -122,7 +124,7 @@ pub async fn ask(
     }
     r.action = action::SENDING_REQUEST;
     r.spent.enter(Part::FirstByte);
-    let mut this = Try { job, conf, connection, input: Vec::new(), reused };
+    let mut this = Try { job, conf, connection, input: Vec::new(), unsent: Vec::new(), reused };
     // The head of a stream is out already; its body goes while the answer is waited for.
     let sent = if shared { Ok(true) } else { this.send(r).await };
     let result = match sent {

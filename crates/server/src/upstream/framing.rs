@@ -5,11 +5,12 @@ use super::failure::Failure;
 use super::fastcgi::{self, Records};
 use super::job::Job;
 use super::memcached::{self, Reply};
+use super::overlap::Outcome;
 use super::pool::Connection;
 use super::settings::UpstreamSettings;
 use crate::request::Request;
 use std::io;
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 
 /// See the module's head.
 #[derive(Default)]
@@ -138,6 +139,9 @@ impl Connection {
 
     /// Whether the next request may be sent on it, as far as the framing tells. A stream is never used again.
     pub fn is_complete(&self) -> bool {
+        if self.is_spoiled || self.overlap.is_some() {
+            return false;
+        }
         match &self.framing {
             Framing::Plain => true,
             Framing::Records(records) => records.is_complete(),
@@ -166,7 +170,13 @@ impl Connection {
     ) -> Poll<Result<(), Failure>> {
         match &mut self.framing {
             Framing::Stream(stream) => stream.poll_upload(r, cx, conf),
-            _ => Poll::Ready(Ok(())),
+            _ => {
+                let Some(overlap) = &mut self.overlap else { return Poll::Ready(Ok(())) };
+                let outcome = ready!(overlap.poll(r, cx, conf, &mut self.socket))?;
+                self.overlap = None;
+                self.is_spoiled |= matches!(outcome, Outcome::Refused);
+                Poll::Ready(Ok(()))
+            }
         }
     }
 
@@ -179,7 +189,7 @@ impl Connection {
 
     /// Whether some of the request's body is still to be sent.
     pub fn is_uploading(&self) -> bool {
-        matches!(&self.framing, Framing::Stream(stream) if stream.is_uploading())
+        self.overlap.is_some() || matches!(&self.framing, Framing::Stream(stream) if stream.is_uploading())
     }
 
     /// The answer's trailers, where the framing has taken them apart, are noted with the request.

@@ -3,6 +3,7 @@
 
 use super::framing::Framing;
 use super::group::{Group, Keepalive, Tiers};
+use super::overlap::Overlap;
 use super::peer::Peer;
 use crate::connection::socket::Socket;
 use crate::snapshot::ThreadSnapshot;
@@ -38,6 +39,10 @@ pub struct Connection {
     identity: Option<Arc<[u8]>>,
     /// How its answer is taken apart.
     pub framing: Framing,
+    /// What is left of the request's body while the answer comes.
+    pub(super) overlap: Option<Box<Overlap>>,
+    /// It has not got all of a request: no other may follow.
+    pub(super) is_spoiled: bool,
 }
 
 impl Connection {
@@ -52,6 +57,8 @@ impl Connection {
             idle_for_ms: 0,
             identity,
             framing: Framing::Plain,
+            overlap: None,
+            is_spoiled: false,
         })
     }
 }

@@ -5,6 +5,7 @@ use super::exchange::{Event, Try, client_gone, poll_end, watches_client};
 use super::failure::Failure;
 use super::head::{LEAST_ROOM, is_interim};
 use super::job::{Job, JobBody, Protocol};
+use super::overlap::Overlap;
 use super::settings::next;
 use crate::connection::pool as buffers;
 use crate::connection::socket::Socket;
@@ -23,8 +24,22 @@ use wire::http1::response::ResponseHead;
 const FILE_CHUNK: usize = 512 * 1024;
 
 impl Try<'_> {
-    /// Sends the request. True when all of it went out; false when the peer answered before that.
+    /// Sends the request. True when all of it went out, or what the client still sends of it will while the answer comes; false when the peer
+    /// answered before that.
     pub(super) async fn send(&mut self, r: &mut Request) -> Result<bool, Failure> {
+        let job = self.job;
+        let mut ended = false;
+        if self.send_until_answered(r, &mut ended).await? {
+            return Ok(true);
+        }
+        let JobBody::Stream { chunked, .. } = &job.body else { return Ok(false) };
+        let unsent = std::mem::take(&mut self.unsent);
+        self.connection.overlap = Some(Overlap::new(Framing::of(job, *chunked), unsent, ended));
+        Ok(true)
+    }
+
+    /// `ended`: the client has sent all of a body that is sent on as it comes.
+    async fn send_until_answered(&mut self, r: &mut Request, ended: &mut bool) -> Result<bool, Failure> {
         let job = self.job;
         // What came with the client's head leaves with ours.
         let mut framed = Vec::new();
@@ -32,6 +47,7 @@ impl Try<'_> {
             JobBody::Stored(s) if s.file.is_none() => &s.memory,
             JobBody::Stream { chunked, first, complete } => {
                 keep_for_variable(r, first, *complete);
+                *ended = *complete;
                 frame(first, Framing::of(job, *chunked), *complete, &mut framed);
                 &framed
             }
@@ -45,7 +61,7 @@ impl Try<'_> {
                 self.send_records(r, s).await
             }
             JobBody::Stored(s) if s.file.is_some() => self.send_file(r, s).await,
-            JobBody::Stream { chunked, complete: false, .. } => self.stream(r, Framing::of(job, *chunked)).await,
+            JobBody::Stream { chunked, complete: false, .. } => self.stream(r, Framing::of(job, *chunked), ended).await,
             _ => Ok(true),
         }
     }
@@ -89,6 +105,7 @@ impl Try<'_> {
                 }
                 Event::Done(Ok(Err(e))) => {
                     // A peer may have answered and closed before it had read everything.
+                    self.connection.is_spoiled = true;
                     self.input.reserve(buffers::BUFFER);
                     if let Ok(n @ 1..) = self.connection.try_read(&mut self.input) {
                         r.attempts.current().received += n as u64;
@@ -100,7 +117,12 @@ impl Try<'_> {
                     log_error!(r, Error, "send() failed ({})", crate::log::os_error(&e));
                     return Err(Failure::of(next::ERROR, done > 0, self.reused));
                 }
-                Event::Done(Err(read)) => return self.answered_early(r, read),
+                Event::Done(Err(read)) => {
+                    if matches!(self.job.body, JobBody::Stream { .. }) {
+                        self.unsent = [rest_first, rest_second].concat();
+                    }
+                    return self.answered_early(r, read);
+                }
                 Event::TimedOut => return Err(Failure::timed_out(r, true)),
                 Event::ClientGone => return Err(client_gone(r)),
             }
@@ -221,7 +243,7 @@ impl Try<'_> {
     }
 
     /// Sends the client's body on as it comes.
-    async fn stream(&mut self, r: &mut Request, framing: Framing) -> Result<bool, Failure> {
+    async fn stream(&mut self, r: &mut Request, framing: Framing, ended: &mut bool) -> Result<bool, Failure> {
         let mut piece = buffers::take_buffer();
         let mut framed = Vec::new();
         let timeout = *r.conf().core.client_body_timeout;
@@ -242,6 +264,7 @@ impl Try<'_> {
                 Err(read) => return self.answered_early(r, read),
             };
             keep_for_variable(r, &piece, complete);
+            *ended = complete;
             let mut out = &piece;
             if framing != Framing::None {
                 framed.clear();
@@ -261,7 +284,7 @@ impl Try<'_> {
 
 /// How a streamed body is framed.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Framing {
+pub(super) enum Framing {
     /// Its length was announced.
     None,
     /// In chunks.
@@ -281,7 +304,7 @@ impl Framing {
 }
 
 /// Appends a piece of a body as it is sent.
-fn frame(piece: &[u8], framing: Framing, complete: bool, out: &mut Vec<u8>) {
+pub(super) fn frame(piece: &[u8], framing: Framing, complete: bool, out: &mut Vec<u8>) {
     match framing {
         Framing::None => out.extend_from_slice(piece),
         Framing::Chunks => {

@@ -65,6 +65,11 @@ impl Upload {
         Some(Upload { source, piece, sent: 0, last, taken: false, timer: None })
     }
 
+    /// For what the client still sends of a body that has begun to go out.
+    pub(in crate::upstream) fn of_client() -> Upload {
+        Upload { source: Source::Client, piece: Vec::new(), sent: 0, last: false, taken: true, timer: None }
+    }
+
     fn rest(&self) -> &[u8] {
         match &self.source {
             Source::Memory(stored) => &stored.memory[self.sent..],
