@@ -148,3 +148,4 @@ mod upstream_names;
 mod variables_bounds;
 mod vhost_traffic_status;
 mod why;
+mod zone_sync;

@@ -241,6 +241,7 @@ fn snapshot(
     }
     snapshot.main.otel.exporter.iter().for_each(crate::otel::start);
     crate::health::prober::configure(&snapshot);
+    crate::modules::zone_sync::configure(&snapshot);
     Ok(snapshot)
 }
 

@@ -31,6 +31,7 @@ pub mod units;
 pub mod uwsgi;
 pub mod webdav;
 pub mod websocket;
+pub mod zone_sync;
 
 use std::borrow::Cow;
 

@@ -203,6 +203,7 @@ pub fn finish(build: &mut Build<'_>) -> Tables {
         let resolver = (*resolver).clone().map(|r| (r, *timeout));
         let tls = super::ssl::finish_server(build, &conf.ssl, &super::ssl::Around { issued: acme.clone(), resolver });
         super::lua::check_server(build, level, tls.is_some());
+        super::zone_sync::check_server(build, level, *conf.ssl.verify_client);
         if *conf.ssl.verify_client == crate::tls::settings::VerifyClient::On {
             super::api::guarded_by_certificates(build, level);
         }

@@ -16,7 +16,7 @@ use std::sync::Arc;
 pub const DIRECTIVES: &[Directive] = &[both("keyval", keyval), both("keyval_zone", keyval_zone)];
 
 /// The module's names in the table of zones.
-const OWNERS: [&str; 2] = ["keyval", "stream_keyval"];
+const OWNERS: [&str; 2] = [keyval_store::OF_HTTP, "stream_keyval"];
 
 /// What is kept once for a subsystem.
 #[derive(Debug, Default)]
@@ -117,7 +117,7 @@ pub fn use_zone(scope: &mut Scope<'_, '_>, node: &Node, name: &[u8]) -> Result<u
 }
 
 fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
-    let (mut zone, mut state, mut timeout_ms, mut matching) = (None, None, None, Matching::Exact);
+    let (mut zone, mut state, mut timeout_ms, mut matching, mut sync) = (None, None, None, Matching::Exact, false);
     for word in &node.args {
         let text = word.text.as_slice();
         if let Some(text) = text.strip_prefix(b"zone=") {
@@ -135,8 +135,7 @@ fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
                 _ => return Err(invalid(node, word)),
             };
         } else if text == b"sync" {
-            let text = "the \"sync\" parameter of \"keyval_zone\" is not supported yet".to_owned();
-            return Err(node.problem(text));
+            sync = true;
         } else {
             return Err(invalid(node, word));
         }
@@ -152,8 +151,12 @@ fn keyval_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     if place.store.is_some() {
         return Err(node.problem(format!("duplicate keyval zone \"{name}\"")));
     }
+    if sync && timeout_ms.is_none() {
+        // As nginx Plus has it: what a node that was away for long brings back is to end some day.
+        return Err(node.problem("\"sync\" requires \"timeout\" to be set".to_owned()));
+    }
     scope.build.state_files.extend(state.clone());
-    place.store = Some(keyval_store::open(Spec { owner, name, size, timeout_ms, matching, state }));
+    place.store = Some(keyval_store::open(Spec { owner, name, size, timeout_ms, matching, state, sync }));
     Ok(())
 }
 

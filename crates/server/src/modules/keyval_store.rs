@@ -2,6 +2,7 @@
 //! a lock held for one look-up, changed by the API alone. Bounded by the zone's size. A state file has the same as JSON.
 
 use super::keyval_state;
+use crate::zone::synced::{self, Changes, Contents};
 use runtime::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -9,12 +10,19 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use wire::zone_sync::{Keyval, Kind};
 
 /// Bytes that an entry takes beside its key and value, about as in nginx Plus.
 const OVERHEAD: usize = 64;
 /// The largest state file that is read.
 const MAX_STATE: u64 = 256 << 20;
+
+/// The owner of zones of `http`.
+pub const OF_HTTP: &str = "keyval";
+/// Keys of which it is kept that they were removed, and for how long at least, ms.
+const MAX_REMOVED: usize = 65_536;
+const REMOVED_FOR_MS: u64 = 60 * 60 * 1000;
 
 /// How keys are matched.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -43,6 +51,8 @@ pub struct Spec {
     pub matching: Matching,
     /// `state=`
     pub state: Option<PathBuf>,
+    /// `sync`: the nodes of a cluster share it.
+    pub sync: bool,
 }
 
 /// A zone.
@@ -53,11 +63,15 @@ pub struct Store {
     table: RwLock<Table>,
     /// There is a state file that could not be read: what stands in it is not to be lost by writing another.
     unread: AtomicBool,
+    /// With `sync`: tells other nodes.
+    changes: OnceLock<Arc<Changes>>,
 }
 
 #[derive(Debug, Default)]
 struct Table {
     entries: HashMap<Box<str>, Entry>,
+    /// With `sync`: when keys were removed, so that no node brings back what another has removed.
+    removed: HashMap<Box<str>, u64>,
     used: usize,
     /// Lengths of keys, and how many there are of each (for prefixes).
     lengths: BTreeMap<usize, usize>,
@@ -73,6 +87,8 @@ struct Entry {
     value: Box<str>,
     /// Wall clock, ms.
     until_ms: Option<u64>,
+    /// Of two nodes the later change holds; wall clock, ms; 0: of a state file, or another process.
+    changed_ms: u64,
 }
 
 impl Entry {
@@ -97,7 +113,12 @@ pub fn open(spec: Spec) -> Arc<Store> {
     let mut stores = STORES.lock().unwrap_or_else(PoisonError::into_inner);
     stores.retain(|s| s.strong_count() > 0);
     stores.iter().filter_map(Weak::upgrade).find(|s| s.spec == spec).unwrap_or_else(|| {
-        let store = Arc::new(Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) });
+        let store = Arc::new(Store::new(spec));
+        if store.spec.sync {
+            let kind = if store.spec.owner == OF_HTTP { Kind::Keyval } else { Kind::StreamKeyval };
+            let contents: Arc<dyn Contents> = store.clone();
+            let _ = store.changes.set(synced::join(kind, store.spec.name.as_bytes(), Arc::downgrade(&contents)));
+        }
         stores.push(Arc::downgrade(&store));
         store
     })
@@ -123,7 +144,7 @@ pub fn settle(zone: &[u8], text: &[u8]) {
     let Ok(records) = keyval_state::parse(text, clock::wall_ms()) else { return };
     let is_it = |store: &Arc<Store>| format!("{} {}", store.spec.owner, store.spec.name).as_bytes() == zone;
     for store in alive().into_iter().filter(is_it) {
-        if let Err(e) = store.set(&records) {
+        if let Err(e) = store.restore(&records) {
             let name = &store.spec.name;
             crate::log::process_line(
                 crate::log::error::Level::Warn,
@@ -173,6 +194,23 @@ impl Table {
             }
         }
         true
+    }
+
+    /// When a key was changed last here, or elsewhere as far as is known.
+    fn changed_ms(&self, key: &str) -> Option<u64> {
+        self.entries.get(key).map(|e| e.changed_ms).max(self.removed.get(key).copied())
+    }
+
+    /// Notes that a key was removed. There is room for so many; a node that was away for longer may bring older ones back.
+    fn bury(&mut self, key: &str, changed_ms: u64) {
+        if self.removed.len() >= MAX_REMOVED {
+            let since = changed_ms.saturating_sub(REMOVED_FOR_MS);
+            self.removed.retain(|_, at| *at >= since);
+            if self.removed.len() >= MAX_REMOVED {
+                self.removed.clear();
+            }
+        }
+        self.removed.insert(key.into(), changed_ms);
     }
 
     fn drop_old(&mut self, matching: Matching, now_ms: u64) {
@@ -228,6 +266,16 @@ fn mask(bits: u128, is_v6: bool, length: u8) -> u128 {
 }
 
 impl Store {
+    fn new(spec: Spec) -> Store {
+        Store { spec, table: RwLock::default(), unread: AtomicBool::new(false), changes: OnceLock::new() }
+    }
+
+    fn note(&self, key: &str) {
+        if let Some(changes) = self.changes.get() {
+            changes.note(key.as_bytes());
+        }
+    }
+
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
         self.table.read().unwrap_or_else(PoisonError::into_inner)
     }
@@ -267,6 +315,17 @@ impl Store {
 
     /// Sets a record; `keep_ms`: how long it stays, if not as long as the zone says. All or none of several.
     pub fn set(&self, records: &[(String, String, Option<u64>)]) -> Result<(), Refused> {
+        self.put(records, true)?;
+        records.iter().for_each(|(key, ..)| self.note(key));
+        Ok(())
+    }
+
+    /// The same of records that were here before, in another process: what other nodes know of them is newer.
+    fn restore(&self, records: &[(String, String, Option<u64>)]) -> Result<(), Refused> {
+        self.put(records, false)
+    }
+
+    fn put(&self, records: &[(String, String, Option<u64>)], is_change: bool) -> Result<(), Refused> {
         let now = clock::wall_ms();
         let matching = self.spec.matching;
         if matching == Matching::Network && records.iter().any(|(key, ..)| parse_network(key).is_none()) {
@@ -285,18 +344,39 @@ impl Store {
         }
         for (key, value, keep_ms) in records {
             let until_ms = keep_ms.or(self.spec.timeout_ms).map(|ms| now.saturating_add(ms));
-            table.insert(matching, key, Entry { value: value.as_str().into(), until_ms })?;
+            // A change is later than what it changes, whatever another node's clock said.
+            let after = table.changed_ms(key).map_or(0, |before| before + 1);
+            let changed_ms = if is_change { now.max(after) } else { 0 };
+            table.removed.remove(key.as_str());
+            table.insert(matching, key, Entry { value: value.as_str().into(), until_ms, changed_ms })?;
         }
         Ok(())
     }
 
     /// Removes a record; whether there was one.
     pub fn remove(&self, key: &str) -> bool {
-        self.write().remove(self.spec.matching, key)
+        let mut table = self.write();
+        let after = table.changed_ms(key).map_or(0, |before| before + 1);
+        if !table.remove(self.spec.matching, key) {
+            return false;
+        }
+        if self.spec.sync {
+            table.bury(key, clock::wall_ms().max(after));
+        }
+        drop(table);
+        self.note(key);
+        true
     }
 
     /// Removes all records.
     pub fn clear(&self) {
+        if self.spec.sync {
+            let keys: Vec<Box<str>> = self.read().entries.keys().cloned().collect();
+            for key in &keys {
+                self.remove(key);
+            }
+            return;
+        }
         *self.write() = Table::default();
     }
 
@@ -329,7 +409,7 @@ impl Store {
             std::fs::read(path).map_err(|e| format!("read() \"{shown}\" failed ({})", crate::log::os_error(&e)))?;
         let records =
             keyval_state::parse(&text, clock::wall_ms()).map_err(|e| format!("state file \"{shown}\": {e}"))?;
-        self.set(&records).map_err(|e| match e {
+        self.restore(&records).map_err(|e| match e {
             Refused::Full => format!("state file \"{shown}\" has more than the zone \"{}\" takes", self.spec.name),
             Refused::BadKey => format!("state file \"{shown}\" has a key that is no address"),
         })
@@ -350,13 +430,73 @@ impl Store {
     }
 }
 
+impl Contents for Store {
+    fn keys(&self) -> Vec<Box<[u8]>> {
+        let table = self.read();
+        table.entries.keys().chain(table.removed.keys()).map(|key| key.as_bytes().into()).collect()
+    }
+
+    fn value(&self, key: &[u8], _: u32) -> Option<Vec<u8>> {
+        let (table, now) = (self.read(), clock::wall_ms());
+        let key = std::str::from_utf8(key).ok()?;
+        let record = match table.entries.get(key) {
+            Some(entry) => Keyval {
+                changed_ms: entry.changed_ms,
+                stays_ms: entry.until_ms.map(|until| until.saturating_sub(now)),
+                value: Some(entry.value.as_bytes()),
+            },
+            None => Keyval { changed_ms: *table.removed.get(key)?, stays_ms: None, value: None },
+        };
+        if record.stays_ms == Some(0) {
+            return None;
+        }
+        let mut value = Vec::new();
+        record.write(&mut value);
+        Some(value)
+    }
+
+    /// Of two changes the later one holds, of two at the same time the greater value, so that all nodes come to the same.
+    fn take(&self, key: &[u8], value: &[u8]) {
+        let (Ok(key), Some(record)) = (std::str::from_utf8(key), Keyval::read(value)) else { return };
+        let Ok(value) = record.value.map(std::str::from_utf8).transpose() else { return };
+        let (matching, now) = (self.spec.matching, clock::wall_ms());
+        let mut table = self.write();
+        let known = table.changed_ms(key).map(|at| (at, table.entries.get(key).map(|e| &*e.value)));
+        if known.is_some_and(|known| known >= (record.changed_ms, value)) {
+            return;
+        }
+        let Some(value) = value else {
+            table.remove(matching, key);
+            return table.bury(key, record.changed_ms);
+        };
+        let more = cost(key, value).saturating_sub(table.entries.get(key).map_or(0, |e| cost(key, &e.value)));
+        if table.used + more > self.spec.size as usize {
+            table.drop_old(matching, now);
+        }
+        if table.used + more > self.spec.size as usize {
+            let name = &self.spec.name;
+            let text = format_args!("keyval zone \"{name}\" has no room for a record of another node");
+            return crate::log::process_line(crate::log::error::Level::Error, text);
+        }
+        let until_ms = record.stays_ms.map(|ms| now.saturating_add(ms));
+        table.removed.remove(key);
+        // A key that is no address of a zone of networks was none where it comes from.
+        let _ = table.insert(matching, key, Entry { value: value.into(), until_ms, changed_ms: record.changed_ms });
+    }
+
+    fn count(&self) -> u64 {
+        self.read().entries.len() as u64
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
     fn store(matching: Matching, records: &[(&str, &str)]) -> Store {
-        let spec = Spec { owner: "t", name: "t".into(), size: 32768, timeout_ms: None, matching, state: None };
-        let store = Store { spec, table: RwLock::default(), unread: AtomicBool::new(false) };
+        let spec =
+            Spec { owner: "t", name: "t".into(), size: 32768, timeout_ms: None, matching, state: None, sync: false };
+        let store = Store::new(spec);
         let records: Vec<_> = records.iter().map(|(k, v)| (k.to_string(), v.to_string(), None)).collect();
         store.set(&records).expect("they fit");
         store
@@ -386,6 +526,50 @@ mod tests {
         assert_eq!(of(&s, "/a/b/c").as_deref(), Some("2"));
         assert_eq!(of(&s, "/a/c").as_deref(), Some("1"));
         assert_eq!(of(&s, "/x").as_deref(), Some("0"));
+    }
+
+    #[test]
+    fn nodes_come_to_the_same() {
+        let store = |records: &[(&str, &str)]| {
+            let mut store = store(Matching::Exact, records);
+            store.spec.sync = true;
+            store
+        };
+        let tell = |from: &Store, to: &Store, key: &str| {
+            to.take(key.as_bytes(), &from.value(key.as_bytes(), 1).expect("something"))
+        };
+        let (a, b) = (store(&[("k", "old")]), store(&[]));
+        tell(&a, &b, "k");
+        assert_eq!(b.record("k").as_deref(), Some("old"));
+        // A change is later than what it changes, though both may be of one millisecond.
+        b.set(&[("k".into(), "new".into(), None)]).expect("it fits");
+        tell(&a, &b, "k");
+        assert_eq!(b.record("k").as_deref(), Some("new"), "what is older says nothing");
+        tell(&b, &a, "k");
+        assert_eq!(a.record("k").as_deref(), Some("new"));
+        assert!(a.remove("k"));
+        tell(&b, &a, "k");
+        assert_eq!(a.record("k"), None, "nobody brings it back");
+        tell(&a, &b, "k");
+        assert_eq!((b.record("k"), b.keys().len()), (None, 1));
+        // What a state file had is older than anything.
+        let c = store(&[]);
+        c.restore(&[("k".into(), "stale".into(), None), ("only".into(), "here".into(), Some(50_000))])
+            .expect("it fits");
+        tell(&c, &a, "k");
+        assert_eq!(a.record("k"), None);
+        tell(&a, &c, "k");
+        assert_eq!(c.record("k"), None);
+        tell(&c, &a, "only");
+        assert_eq!(a.record("only").as_deref(), Some("here"));
+        // Both at once: the greater value, on both sides.
+        let (x, y) = (store(&[]), store(&[]));
+        for (value, to) in [("1", &x), ("2", &y), ("2", &x), ("1", &y)] {
+            let mut bytes = Vec::new();
+            Keyval { changed_ms: 77, stays_ms: None, value: Some(value.as_bytes()) }.write(&mut bytes);
+            to.take(b"both", &bytes);
+        }
+        assert_eq!((x.record("both"), y.record("both")), (Some("2".into()), Some("2".into())));
     }
 
     #[test]

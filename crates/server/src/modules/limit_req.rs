@@ -12,12 +12,14 @@ use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
 use crate::status::limits::{self, Event};
 use crate::zone::store::{Policy, Slot, Store};
+use crate::zone::synced::{self, Changes, Contents};
 use crate::zone::{self, Registry};
 use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
 use runtime::clock::monotonic_ms;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
+use wire::zone_sync;
 
 /// The module's name in the table of zones.
 const OWNER: &str = "limit_req";
@@ -99,8 +101,59 @@ impl Main {
 struct Leaking {
     bucket: Bucket,
     store: Arc<Store<State>>,
-    /// Other machines have it, too.
+    /// Other machines have it, too, by a Redis.
     shared: OnceLock<Arc<Shared>>,
+    /// Other nodes have it, too.
+    cluster: OnceLock<Arc<InCluster>>,
+}
+
+/// A zone as the nodes of a cluster see it: each says how many requests of a key it has let in, and puts those of the others into its own bucket.
+#[derive(Debug)]
+struct InCluster {
+    bucket: Bucket,
+    store: Arc<Store<State>>,
+    changes: OnceLock<Arc<Changes>>,
+}
+
+impl InCluster {
+    fn join(name: &[u8], bucket: Bucket, store: Arc<Store<State>>) -> Arc<InCluster> {
+        let own = Arc::new(InCluster { bucket, store, changes: OnceLock::new() });
+        let contents: Arc<dyn Contents> = own.clone();
+        let _ = own.changes.set(synced::join(zone_sync::Kind::Requests, name, Arc::downgrade(&contents)));
+        own
+    }
+
+    fn note(&self, key: &[u8]) {
+        if let Some(changes) = self.changes.get() {
+            changes.note(key);
+        }
+    }
+}
+
+impl Contents for InCluster {
+    /// What has been let in leaks away: a new node begins with empty buckets.
+    fn keys(&self) -> Vec<Box<[u8]>> {
+        Vec::new()
+    }
+
+    fn value(&self, _: &[u8], times: u32) -> Option<Vec<u8>> {
+        let mut value = Vec::new();
+        zone_sync::Requests(times).write(&mut value);
+        Some(value)
+    }
+
+    fn take(&self, key: &[u8], value: &[u8]) {
+        let Some(zone_sync::Requests(times)) = zone_sync::Requests::read(value) else { return };
+        if times == 0 || key.len() > MAX_KEY {
+            return;
+        }
+        let bucket = Bucket { now_ms: monotonic_ms() as i64, ..self.bucket };
+        self.store.enter(key, &bucket, |state, is_new| bucket.pour(state, is_new, i64::from(times)));
+    }
+
+    fn count(&self) -> u64 {
+        self.store.count() as u64
+    }
 }
 
 static STORES: Registry<State> = Registry::new();
@@ -158,6 +211,13 @@ impl Bucket {
     fn account(&self, state: &mut State, excess: i64) {
         state.excess = excess;
         state.last_ms = state.last_ms.max(self.now_ms);
+    }
+
+    /// Puts requests in that another node has let in. The first one into an empty bucket leaves it empty.
+    fn pour(&self, state: &mut State, is_new: bool, times: i64) {
+        let more = times.saturating_mul(1000);
+        let excess = if is_new { more - 1000 } else { self.left(state).saturating_add(more).max(0) };
+        self.account(state, excess);
     }
 
     /// Of all machines together so much is in the bucket.
@@ -221,7 +281,7 @@ impl Context {
 
 fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     let key = Complex::compile(scope.build, &node.args[0])?;
-    let (mut zone, mut rate, mut redis) = (None, 1000, None);
+    let (mut zone, mut rate, mut redis, mut sync) = (None, 1000, None, false);
     for word in &node.args[1..] {
         if let Some(text) = word.text.strip_prefix(b"zone=") {
             zone = Some(zone::name_and_size(node, word, text)?);
@@ -229,6 +289,8 @@ fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
             rate = read_rate(text).ok_or_else(|| node.problem(format!("invalid rate \"{}\"", word.as_str())))?;
         } else if let Some(text) = word.text.strip_prefix(b"redis=") {
             redis = Some(text);
+        } else if *word.text == *b"sync" {
+            sync = true;
         } else {
             return Err(node.problem(format!("invalid parameter \"{}\"", word.as_str())));
         }
@@ -238,10 +300,19 @@ fn limit_req_zone(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem>
     let bucket = Bucket { rate, now_ms: 0 };
     zones(scope.build).declare(index, node, key, |key| {
         let store = STORES.open(name, key, size, ENTRY);
-        Leaking { bucket, store, shared: OnceLock::new() }
+        Leaking { bucket, store, shared: OnceLock::new(), cluster: OnceLock::new() }
     })?;
-    let Some(upstream) = redis else { return Ok(()) };
     let Some(store) = own(scope.build, index).map(|own| own.store.clone()) else { return Ok(()) };
+    if sync {
+        if redis.is_some() {
+            return Err(node.problem("a zone is shared by \"redis=\" or by \"sync\", not by both".to_owned()));
+        }
+        let cluster = InCluster::join(name, bucket, store.clone());
+        if let Some(own) = own(scope.build, index) {
+            let _ = own.cluster.set(cluster);
+        }
+    }
+    let Some(upstream) = redis else { return Ok(()) };
     let shared = limit_shared::of_rate(scope, node, (name, upstream), rate, move |key, excess| {
         let bucket = Bucket { now_ms: monotonic_ms() as i64, ..bucket };
         store.look(key, |state| bucket.catch_up(state, excess));
@@ -358,6 +429,11 @@ pub fn handler(r: &mut Request) -> Verdict {
             && let Some(key) = declared.key(r, MAX_KEY)
         {
             shared.note(r.get(key), 1);
+        }
+        if let Some(cluster) = declared.own.cluster.get()
+            && let Some(key) = declared.key(r, MAX_KEY)
+        {
+            cluster.note(r.get(key));
         }
     }
     match worst {

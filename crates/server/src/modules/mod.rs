@@ -119,6 +119,7 @@ pub mod uwsgi;
 pub mod variables;
 pub mod vts;
 pub mod xdp;
+pub mod zone_sync;
 pub mod zstd;
 
 use crate::config::shared::Shared;
@@ -252,6 +253,8 @@ const DIRECTIVES: &[&[Directive]] = &[
     stream_block::DIRECTIVES,
     stream_core::DIRECTIVES,
     stream_proxy::DIRECTIVES,
+    zone_sync::DIRECTIVES,
+    proxy::ssl::ZONE_SYNC_DIRECTIVES,
     stream_mqtt::DIRECTIVES,
     xdp::DIRECTIVES,
 ];
@@ -459,6 +462,8 @@ location_confs! {
     stream_core,
     /// `proxy_pass` in `stream`.
     stream_proxy shared,
+    /// `zone_sync` and its like.
+    zone_sync shared,
     /// `mqtt`, `mqtt_preread`.
     stream_mqtt shared,
     /// `xdp_timeout_reset` and its like.
@@ -534,6 +539,8 @@ pub struct MainConf {
     pub auth_oidc: auth_oidc::Main,
     /// `load_module`.
     pub load_module: load_module::Main,
+    /// `zone_sync`.
+    pub zone_sync: zone_sync::Main,
 }
 
 /// A zone that may outlive a reload.
@@ -764,6 +771,7 @@ pub fn finish_http(build: &mut Build<'_>, level: &mut ConfigLevel) {
 pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel, parent: &LocationConf) {
     if build.subsystem.is_stream() {
         stream_proxy::finish_level(build, level);
+        zone_sync::finish_level(build, level);
         xdp::finish_level(build, level, parent);
         js::finish_level(build, level);
         lua::finish_level(build, level);

@@ -7,9 +7,12 @@ use super::upstream_block::current;
 use crate::config::complex::Complex;
 use crate::config::setters::duplicate;
 use crate::config::{Build, Directive, Scope, upstream, upstream_of_both};
-use crate::upstream::sticky::{Cookie, Expires, KEY, Kind, Learn, Sticky, StickySession, Unused, is_samesite};
+use crate::upstream::sticky::{
+    Cookie, Expires, InCluster, KEY, Kind, Learn, Sticky, StickySession, Unused, is_samesite,
+};
 use crate::zone::{Registry, store};
 use conf::{Node, Problem, Word, value};
+use wire::zone_sync;
 
 /// The directives.
 pub const DIRECTIVES: &[Directive] = &[
@@ -131,11 +134,11 @@ fn sticky(scope: &mut Scope<'_, '_>, node: &Node) -> Result<(), Problem> {
     put(scope, node, sticky)
 }
 
-/// `create=$variable lookup=$variable zone=name:size [timeout=time] [header]`
+/// `create=$variable lookup=$variable zone=name:size [timeout=time] [header] [sync]`
 fn learn(scope: &mut Scope<'_, '_>, node: &Node, words: &[Word]) -> Result<Sticky, Problem> {
     let complain = |text: String| Err(Problem::directive(node, &text));
     let (mut create, mut lookup) = (Vec::new(), Vec::new());
-    let (mut zone, mut timeout_ms, mut at_header) = (None, None, false);
+    let (mut zone, mut timeout_ms, mut at_header, mut sync) = (None, None, false, false);
     for word in words {
         let text = word.text.as_slice();
         let at = memchr::memchr(b'=', text);
@@ -156,6 +159,7 @@ fn learn(scope: &mut Scope<'_, '_>, node: &Node, words: &[Word]) -> Result<Stick
                 list.push(scope.build.variables.index(name));
             }
             (b"header", None) => at_header = true,
+            (b"sync", None) => sync = true,
             _ => return Err(unknown(node, word)),
         }
     }
@@ -167,6 +171,7 @@ fn learn(scope: &mut Scope<'_, '_>, node: &Node, words: &[Word]) -> Result<Stick
     let (name, size) = zone.expect("asked above");
     // A zone of sessions belongs to one group: its owner stands in the key.
     let owner = current(scope).servers.key.clone();
+    let kind = if scope.build.subsystem.is_stream() { zone_sync::Kind::StreamSticky } else { zone_sync::Kind::Sticky };
     let main = &mut scope.build.main;
     if let Some((_, other)) = main.upstream.sticky_zones.iter().find(|(n, _)| **n == *name) {
         let name = String::from_utf8_lossy(name);
@@ -175,7 +180,9 @@ fn learn(scope: &mut Scope<'_, '_>, node: &Node, words: &[Word]) -> Result<Stick
     main.zones.add(name, size, "sticky").map_err(|t| node.problem(t))?;
     main.upstream.sticky_zones.push((name.into(), owner.clone()));
     let sessions = SESSIONS.open(name, owner.as_bytes(), size, OVERHEAD);
-    let learn = Learn { create, at_header, timeout_ms: timeout_ms.unwrap_or(LEARNT_MS), sessions };
+    let timeout_ms = timeout_ms.unwrap_or(LEARNT_MS);
+    let cluster = sync.then(|| InCluster::join(kind, name, sessions.clone(), timeout_ms));
+    let learn = Learn { create, at_header, timeout_ms, sessions, cluster };
     Ok(Sticky { lookup, kind: Kind::Learn(learn) })
 }
 

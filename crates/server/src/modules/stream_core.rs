@@ -63,6 +63,8 @@ pub enum Handler {
     Pass,
     /// `content_by_lua*`
     Lua,
+    /// `zone_sync`
+    ZoneSync,
 }
 
 /// One `set`.

@@ -23,7 +23,7 @@ use crate::connection::{Address, Client, Downstream, pool};
 use crate::log::error::Level;
 use crate::log_error;
 use crate::modules::stream_core::Handler;
-use crate::modules::{access, limit_conn, lua, realip, stream_core};
+use crate::modules::{access, limit_conn, lua, realip, stream_core, zone_sync};
 use crate::request::Request;
 use crate::request::end;
 use crate::request::phases::Verdict;
@@ -165,6 +165,7 @@ impl StreamSession {
             Handler::Pass => pass::hand_over(&mut self.r),
             Handler::Proxy => End::Status(proxy::handle(self).await),
             Handler::Lua => End::Status(Box::pin(lua::stream::handle(&mut self.r, &mut self.incoming)).await),
+            Handler::ZoneSync => End::Status(Box::pin(zone_sync::receive::serve(self)).await),
         }
     }
 

@@ -66,7 +66,7 @@ async fn content(r: &mut Request, flow: &Rc<Flow>, first: Box<[u8]>) -> u16 {
         }
         Handler::Proxy => proxied(r, flow, first).await,
         Handler::Lua => Box::pin(lua::stream::handle_datagrams(r, flow, first)).await,
-        Handler::Pass | Handler::None => 500,
+        Handler::Pass | Handler::ZoneSync | Handler::None => 500,
     }
 }
 

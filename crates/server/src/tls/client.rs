@@ -96,6 +96,11 @@ impl Context {
         self
     }
 
+    /// What makes two contexts the same.
+    pub fn identity(&self) -> &[u8; 32] {
+        &self.identity
+    }
+
     /// Whether it knows whom certificates must come from.
     pub fn verifies(&self) -> bool {
         self.trust.is_some()

@@ -6,14 +6,18 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
 use crate::zone::store::{Policy, Store};
+use crate::zone::synced::{self, Changes, Contents};
 use md5::{Digest, Md5};
 use runtime::clock;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
+use wire::zone_sync;
 
 /// Sessions are known by a digest of their names, however long those are.
 pub(crate) const KEY: usize = 16;
 /// The longest name of a peer: a digest, or a `route`.
 const LONGEST_PEER: usize = 32;
+/// How often in a session's timeout other nodes are told that it is in use.
+const TOLD_IN_A_TIMEOUT: u64 = 4;
 
 /// How clients of a group are bound to its peers.
 #[derive(Clone, Debug)]
@@ -58,6 +62,75 @@ pub(crate) struct Learn {
     pub(crate) at_header: bool,
     pub(crate) timeout_ms: u64,
     pub(crate) sessions: Arc<Store<StickySession>>,
+    /// Other nodes have them, too.
+    pub(crate) cluster: Option<Arc<InCluster>>,
+}
+
+/// Learnt sessions as the nodes of a cluster see them: of two uses the later one holds.
+#[derive(Debug)]
+pub(crate) struct InCluster {
+    sessions: Arc<Store<StickySession>>,
+    timeout_ms: u64,
+    changes: OnceLock<Arc<Changes>>,
+}
+
+impl InCluster {
+    pub(crate) fn join(
+        kind: zone_sync::Kind,
+        name: &[u8],
+        sessions: Arc<Store<StickySession>>,
+        timeout_ms: u64,
+    ) -> Arc<InCluster> {
+        let own = Arc::new(InCluster { sessions, timeout_ms, changes: OnceLock::new() });
+        let contents: Arc<dyn Contents> = own.clone();
+        let _ = own.changes.set(synced::join(kind, name, Arc::downgrade(&contents)));
+        own
+    }
+
+    fn note(&self, key: &[u8]) {
+        if let Some(changes) = self.changes.get() {
+            changes.note(key);
+        }
+    }
+}
+
+impl Contents for InCluster {
+    fn keys(&self) -> Vec<Box<[u8]>> {
+        let mut keys = Vec::new();
+        self.sessions.each(|key, _| keys.push(key.into()));
+        keys
+    }
+
+    fn value(&self, key: &[u8], _: u32) -> Option<Vec<u8>> {
+        let now_ms = clock::monotonic_ms();
+        let write = |session: &mut StickySession| {
+            let unused_ms = now_ms.saturating_sub(session.used_ms);
+            let mut value = Vec::new();
+            zone_sync::Session { unused_ms, peer: session.peer() }.write(&mut value);
+            (unused_ms < self.timeout_ms).then_some(value)
+        };
+        self.sessions.look(key, write).flatten()
+    }
+
+    fn take(&self, key: &[u8], value: &[u8]) {
+        let Some(zone_sync::Session { unused_ms, peer }) = zone_sync::Session::read(value) else { return };
+        if key.len() != KEY || peer.is_empty() || peer.len() > LONGEST_PEER || unused_ms >= self.timeout_ms {
+            return;
+        }
+        let now_ms = clock::monotonic_ms();
+        let used_ms = now_ms.saturating_sub(unused_ms);
+        let unused = Unused { since_ms: now_ms.saturating_sub(self.timeout_ms) };
+        self.sessions.enter(key, &unused, |session, is_new| {
+            if is_new || session.used_ms < used_ms {
+                session.bind(peer, used_ms);
+                session.told_ms = now_ms;
+            }
+        });
+    }
+
+    fn count(&self) -> u64 {
+        self.sessions.count() as u64
+    }
 }
 
 /// One learnt session.
@@ -67,6 +140,8 @@ pub(crate) struct StickySession {
     len: u8,
     /// When it was used last, monotonic ms.
     used_ms: u64,
+    /// When other nodes were told of it, or told of it.
+    told_ms: u64,
 }
 
 impl StickySession {
@@ -78,6 +153,16 @@ impl StickySession {
         self.peer[..peer.len()].copy_from_slice(peer);
         self.len = peer.len() as u8;
         self.used_ms = now_ms;
+    }
+
+    /// The same in a cluster. True: other nodes are to know, since it is another peer or they may take it for unused before long.
+    fn bind_and_tell(&mut self, peer: &[u8], now_ms: u64, timeout_ms: u64) -> bool {
+        let is_news = self.peer() != peer || now_ms.saturating_sub(self.told_ms) >= timeout_ms / TOLD_IN_A_TIMEOUT;
+        self.bind(peer, now_ms);
+        if is_news {
+            self.told_ms = now_ms;
+        }
+        is_news
     }
 
     /// For another process. Clocks are the machine's, which both processes read.
@@ -161,16 +246,17 @@ impl Sticky {
         let Some(id) = created.or_else(|| first_of(r, &self.lookup)) else { return };
         let (key, now_ms) = (key(r.get(id)), clock::monotonic_ms());
         let unused = learn.unused(now_ms);
-        if created.is_some() {
-            learn.sessions.enter(&key, &unused, |s, _| s.bind(peer, now_ms));
-            return;
-        }
-        learn.sessions.look(&key, |s| {
+        let is_news = if created.is_some() {
+            let done = learn.sessions.enter(&key, &unused, |s, _| s.bind_and_tell(peer, now_ms, learn.timeout_ms));
+            done.is_some_and(|(_, is_news)| is_news)
+        } else {
             // What ended while the answer was under way has ended.
-            if !unused.is_idle(s) {
-                s.bind(peer, now_ms);
-            }
-        });
+            let bind = |s: &mut StickySession| !unused.is_idle(s) && s.bind_and_tell(peer, now_ms, learn.timeout_ms);
+            learn.sessions.look(&key, bind).unwrap_or(false)
+        };
+        if is_news && let Some(cluster) = &learn.cluster {
+            cluster.note(&key);
+        }
     }
 }
 

@@ -3,6 +3,7 @@
 
 pub mod by_age;
 pub mod store;
+pub mod synced;
 
 use conf::{Node, Problem, Word, value};
 use std::sync::{Arc, Mutex, PoisonError, Weak};

@@ -145,6 +145,11 @@ impl<S: Default> Store<S> {
         self.lock(slot.shard as usize).entries[slot.index].key.clone()
     }
 
+    /// How many there are.
+    pub fn count(&self) -> usize {
+        (0..self.shards.len()).map(|number| self.lock(number).table.len()).sum()
+    }
+
     /// Shows all states, those of a shard under its lock, the oldest first.
     pub fn each(&self, mut show: impl FnMut(&[u8], &S)) {
         for number in 0..self.shards.len() {

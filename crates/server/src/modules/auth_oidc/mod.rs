@@ -280,6 +280,7 @@ fn site(block: Block, node: &Node) -> Result<Site, Problem> {
         timeout_ms: None,
         matching: Matching::Exact,
         state: None,
+        sync: false,
     });
     let provider = Arc::new(Provider {
         name,

@@ -68,6 +68,8 @@ pub const UWSGI_DIRECTIVES: &[Directive] = ssl_directives!(http, "uwsgi", uwsgi.
 /// `grpc_ssl_*`
 pub const GRPC_DIRECTIVES: &[Directive] = ssl_directives!(http, "grpc", grpc.proxy.upstream.ssl);
 
+/// `zone_sync_ssl_*`
+pub const ZONE_SYNC_DIRECTIVES: &[Directive] = ssl_directives!(stream, "zone_sync", zone_sync.ssl);
 /// `proxy_ssl_*` of `stream`
 pub const STREAM_DIRECTIVES: &[Directive] = ssl_directives!(stream, "proxy", stream_proxy.ssl);
 
