@@ -78,6 +78,13 @@ fn records_are_everywhere_and_a_new_node_is_told_all() {
     }
     let log = a.error_log();
     assert_eq!(log.matches("is online").count(), 2, "{log}");
+    // One that takes the cluster out of its configuration hears nobody any more.
+    let text = b.read("nginx.conf");
+    let at = text.find("stream {").expect("its block");
+    std::fs::write(b.dir().join("nginx.conf"), format!("{}stream {{ }}", &text[..at])).expect("its folder");
+    b.signal(rustix::process::Signal::HUP);
+    assert!(wait(|| status(&b)["status"]["nodes_online"] == 0), "{}", status(&b));
+    a.wait_for("logs/error.log", &format!("node 127.0.0.1:{} is offline", all[1].number));
     // A node that is gone is said to be gone, once, and comes back.
     c.stop(rustix::process::Signal::QUIT);
     a.wait_for("logs/error.log", &format!("node 127.0.0.1:{} is offline", all[2].number));

@@ -21,7 +21,6 @@ pub mod schema;
 pub mod servers;
 pub mod table;
 pub mod upstreams;
-pub mod zone_sync;
 
 use crate::snapshot::Snapshot;
 use error::Failure;

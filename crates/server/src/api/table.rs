@@ -4,7 +4,7 @@
 use super::error::Failure;
 use super::fields::Wanted;
 use super::schema::{Schema, TEXTS};
-use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, memory, openapi, own, upstreams, zone_sync};
+use super::{Call, Outcome, Verb, general, guards, http, kernel, keyvals, memory, openapi, own, upstreams};
 use crate::config::Subsystem;
 use crate::snapshot::Snapshot;
 use serde_json::{Map, Value, json};
@@ -215,7 +215,7 @@ pub static ENDPOINTS: &[Endpoint] = &[
     ),
     Endpoint { path: "/stream/upstreams", summary: "groups of peers", kind: Kind::Upstreams(Subsystem::Stream) },
     Endpoint { path: "/stream/keyvals", summary: "keys and values", kind: Kind::Keyvals(Subsystem::Stream) },
-    one("/stream/zone_sync", "zones that nodes of a cluster share", &zone_sync::ZONE_SYNC, zone_sync::show, None),
+    one("/stream/zone_sync", "zones that nodes of a cluster share", &http::ZONE_SYNC, http::zone_sync, None),
     one("/ironweir", "endpoints that nginx Plus does not have", &TEXTS, |c| Ok(below("/ironweir/", c)), None),
     one("/ironweir/access", "what the caller may do", &own::ACCESS, own::access, None),
     one("/ironweir/latency", "how long requests took", &own::LATENCY, own::latency, Some(own::reset_latency)),

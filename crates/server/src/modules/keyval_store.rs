@@ -2,7 +2,7 @@
 //! a lock held for one look-up, changed by the API alone. Bounded by the zone's size. A state file has the same as JSON.
 
 use super::keyval_state;
-use crate::zone::synced::{self, Changes, Contents};
+use crate::zone::synced::{Contents, Notes};
 use runtime::clock;
 use serde_json::{Map, Value};
 use std::collections::{BTreeMap, HashMap};
@@ -10,7 +10,7 @@ use std::io;
 use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError, RwLock, Weak};
+use std::sync::{Arc, Mutex, PoisonError, RwLock, Weak};
 use wire::zone_sync::{Keyval, Kind};
 
 /// Bytes that an entry takes beside its key and value, about as in nginx Plus.
@@ -64,7 +64,7 @@ pub struct Store {
     /// There is a state file that could not be read: what stands in it is not to be lost by writing another.
     unread: AtomicBool,
     /// With `sync`: tells other nodes.
-    changes: OnceLock<Arc<Changes>>,
+    notes: Notes,
 }
 
 #[derive(Debug, Default)]
@@ -117,7 +117,7 @@ pub fn open(spec: Spec) -> Arc<Store> {
         if store.spec.sync {
             let kind = if store.spec.owner == OF_HTTP { Kind::Keyval } else { Kind::StreamKeyval };
             let contents: Arc<dyn Contents> = store.clone();
-            let _ = store.changes.set(synced::join(kind, store.spec.name.as_bytes(), Arc::downgrade(&contents)));
+            store.notes.join(kind, store.spec.name.as_bytes(), &contents);
         }
         stores.push(Arc::downgrade(&store));
         store
@@ -267,13 +267,7 @@ fn mask(bits: u128, is_v6: bool, length: u8) -> u128 {
 
 impl Store {
     fn new(spec: Spec) -> Store {
-        Store { spec, table: RwLock::default(), unread: AtomicBool::new(false), changes: OnceLock::new() }
-    }
-
-    fn note(&self, key: &str) {
-        if let Some(changes) = self.changes.get() {
-            changes.note(key.as_bytes());
-        }
+        Store { spec, table: RwLock::default(), unread: AtomicBool::new(false), notes: Notes::default() }
     }
 
     fn read(&self) -> std::sync::RwLockReadGuard<'_, Table> {
@@ -316,7 +310,7 @@ impl Store {
     /// Sets a record; `keep_ms`: how long it stays, if not as long as the zone says. All or none of several.
     pub fn set(&self, records: &[(String, String, Option<u64>)]) -> Result<(), Refused> {
         self.put(records, true)?;
-        records.iter().for_each(|(key, ..)| self.note(key));
+        records.iter().for_each(|(key, ..)| self.notes.note(key.as_bytes()));
         Ok(())
     }
 
@@ -364,7 +358,7 @@ impl Store {
             table.bury(key, clock::wall_ms().max(after));
         }
         drop(table);
-        self.note(key);
+        self.notes.note(key.as_bytes());
         true
     }
 

@@ -12,7 +12,7 @@ use crate::request::phases::{Handler, Verdict, Waiting};
 use crate::request::{Request, Text};
 use crate::status::limits::{self, Event};
 use crate::zone::store::{Policy, Slot, Store};
-use crate::zone::synced::{self, Changes, Contents};
+use crate::zone::synced::{Contents, Notes};
 use crate::zone::{self, Registry};
 use crate::{log_error, merged_values};
 use conf::{Node, Problem, value};
@@ -112,21 +112,15 @@ struct Leaking {
 struct InCluster {
     bucket: Bucket,
     store: Arc<Store<State>>,
-    changes: OnceLock<Arc<Changes>>,
+    notes: Notes,
 }
 
 impl InCluster {
     fn join(name: &[u8], bucket: Bucket, store: Arc<Store<State>>) -> Arc<InCluster> {
-        let own = Arc::new(InCluster { bucket, store, changes: OnceLock::new() });
+        let own = Arc::new(InCluster { bucket, store, notes: Notes::default() });
         let contents: Arc<dyn Contents> = own.clone();
-        let _ = own.changes.set(synced::join(zone_sync::Kind::Requests, name, Arc::downgrade(&contents)));
+        own.notes.join(zone_sync::Kind::Requests, name, &contents);
         own
-    }
-
-    fn note(&self, key: &[u8]) {
-        if let Some(changes) = self.changes.get() {
-            changes.note(key);
-        }
     }
 }
 
@@ -433,7 +427,7 @@ pub fn handler(r: &mut Request) -> Verdict {
         if let Some(cluster) = declared.own.cluster.get()
             && let Some(key) = declared.key(r, MAX_KEY)
         {
-            cluster.note(r.get(key));
+            cluster.notes.note(r.get(key));
         }
     }
     match worst {

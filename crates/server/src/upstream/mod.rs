@@ -23,7 +23,6 @@ pub mod job;
 pub mod live;
 pub mod memcached;
 pub mod names;
-mod overlap;
 pub mod pass_on;
 pub mod peer;
 pub mod pool;

@@ -3,8 +3,8 @@
 
 use super::framing::Framing;
 use super::group::{Group, Keepalive, Tiers};
-use super::overlap::Overlap;
 use super::peer::Peer;
+use super::upload::Overlap;
 use crate::connection::socket::Socket;
 use crate::snapshot::ThreadSnapshot;
 use crate::status::Tally;

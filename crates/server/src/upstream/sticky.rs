@@ -6,10 +6,10 @@ use crate::request::headers::KnownHeader as K;
 use crate::request::{Request, Text};
 use crate::snapshot::VariableId;
 use crate::zone::store::{Policy, Store};
-use crate::zone::synced::{self, Changes, Contents};
+use crate::zone::synced::{Contents, Notes};
 use md5::{Digest, Md5};
 use runtime::clock;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 use wire::zone_sync;
 
 /// Sessions are known by a digest of their names, however long those are.
@@ -71,7 +71,7 @@ pub(crate) struct Learn {
 pub(crate) struct InCluster {
     sessions: Arc<Store<StickySession>>,
     timeout_ms: u64,
-    changes: OnceLock<Arc<Changes>>,
+    notes: Notes,
 }
 
 impl InCluster {
@@ -81,16 +81,10 @@ impl InCluster {
         sessions: Arc<Store<StickySession>>,
         timeout_ms: u64,
     ) -> Arc<InCluster> {
-        let own = Arc::new(InCluster { sessions, timeout_ms, changes: OnceLock::new() });
+        let own = Arc::new(InCluster { sessions, timeout_ms, notes: Notes::default() });
         let contents: Arc<dyn Contents> = own.clone();
-        let _ = own.changes.set(synced::join(kind, name, Arc::downgrade(&contents)));
+        own.notes.join(kind, name, &contents);
         own
-    }
-
-    fn note(&self, key: &[u8]) {
-        if let Some(changes) = self.changes.get() {
-            changes.note(key);
-        }
     }
 }
 
@@ -255,7 +249,7 @@ impl Sticky {
             learn.sessions.look(&key, bind).unwrap_or(false)
         };
         if is_news && let Some(cluster) = &learn.cluster {
-            cluster.note(&key);
+            cluster.notes.note(&key);
         }
     }
 }

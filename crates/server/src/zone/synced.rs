@@ -9,7 +9,7 @@
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
-use std::sync::{Arc, LazyLock, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, LazyLock, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use wire::zone_sync::Kind;
 
 /// Keys that may wait for a link. A link that is so far behind is told everything again.
@@ -70,13 +70,26 @@ fn locked<T>(of: &Mutex<T>) -> MutexGuard<'_, T> {
     of.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// A zone is shared for as long as its contents are in use. Gives what changes of it are noted with.
-pub fn join(kind: Kind, name: &[u8], contents: Weak<dyn Contents>) -> Arc<Changes> {
-    let changes = Arc::<Changes>::default();
-    let mut members = locked(&MEMBERS);
-    members.retain(|m| m.contents.strong_count() > 0);
-    members.push(Member { kind, name: name.into(), changes: changes.clone(), contents });
-    changes
+/// Where a zone notes its changes: nowhere until it is shared.
+#[derive(Debug, Default)]
+pub struct Notes(OnceLock<Arc<Changes>>);
+
+impl Notes {
+    /// The zone is shared for as long as its contents are in use.
+    pub fn join(&self, kind: Kind, name: &[u8], contents: &Arc<dyn Contents>) {
+        let changes = self.0.get_or_init(Arc::default).clone();
+        let mut members = locked(&MEMBERS);
+        members.retain(|m| m.contents.strong_count() > 0);
+        members.push(Member { kind, name: name.into(), changes, contents: Arc::downgrade(contents) });
+    }
+
+    /// A key has changed here.
+    #[inline]
+    pub fn note(&self, key: &[u8]) {
+        if let Some(changes) = self.0.get() {
+            changes.note(key);
+        }
+    }
 }
 
 /// The zones that are shared now. Of two of one name the later one is the newer configuration's.
@@ -187,7 +200,10 @@ mod tests {
     fn each_link_is_told_what_changed_since_it_came() {
         let one = Arc::new(One(Mutex::default()));
         let as_contents: Arc<dyn Contents> = one.clone();
-        let changes = join(Kind::Requests, b"synced test", Arc::downgrade(&as_contents));
+        let notes = Notes::default();
+        notes.note(b"nobody hears it");
+        notes.join(Kind::Requests, b"synced test", &as_contents);
+        let changes = notes.0.get().expect("it has joined");
         changes.note(b"before");
         let (first, second) = (changes.link(), changes.link());
         (0..3).for_each(|_| changes.note(b"k"));

@@ -62,8 +62,8 @@ async fn hear(r: &mut Request, incoming: &mut Incoming, client: &Rc<Client>) -> 
             facts(r).sent += answer.len() as u64;
             answer.clear();
         }
-        // Another process has the listener: whoever is told goes there, and is told everything.
-        if crate::worker::draining() {
+        // Another process has the listener: whoever is told goes there, and is told everything. Or a reload has ended it.
+        if crate::worker::draining() || !has_cluster() {
             return Ok(());
         }
         incoming.timer.set(timeout);
@@ -71,6 +71,11 @@ async fn hear(r: &mut Request, incoming: &mut Incoming, client: &Rc<Client>) -> 
             return Ok(());
         }
     }
+}
+
+/// Whether the present configuration has a cluster still.
+fn has_cluster() -> bool {
+    crate::worker::snapshot().stream.as_ref().is_some_and(|stream| stream.main.zone_sync.cluster.is_some())
 }
 
 /// Takes the whole frames of what has come. Beats are answered.
