@@ -1,7 +1,8 @@
 //! `zone_sync`: nodes of a cluster share sessions, records and what limits have let in.
 
-use crate::harness::{Backend, Client, Port, Reply, Server, Site, has_tools, wait};
+use crate::harness::{Backend, Client, Dns, Folder, Port, Reply, Server, Site, has_tools, wait};
 use serde_json::{Value, json};
+use std::time::Duration;
 
 /// A cluster's addresses: each node's list has all of them, its own too.
 fn addresses(count: usize) -> Vec<Port> {
@@ -242,4 +243,40 @@ fn complaints() {
     assert!(
         !warns(&format!("listen {port}; allow 10.0.0.0/8; deny all;")) && !warns(&format!("listen 127.0.0.1:{port};"))
     );
+}
+
+#[test]
+fn nodes_are_found_by_names_and_at_sockets_and_wait_for_no_name() {
+    let dns = Dns::start(Duration::ZERO);
+    let (port, sockets) = (Port::reserve(), Folder::new());
+    let at = |name: &str| sockets.path().join(name).display().to_string();
+    let start = |listen: &str, resolver: u16, servers: &str| {
+        Site::whole(&format!(
+            "events {{}} http {{ access_log off; {NAMES} }}
+             stream {{ resolver 127.0.0.1:{resolver} valid=1s ipv6=off; zone_sync_interval 50ms; zone_sync_connect_retry_interval 100ms;
+                 server {{ zone_sync; {listen} {servers} }} }}"
+        ))
+        .start()
+    };
+    // Nobody answers the first node's questions, which have half a minute.
+    let silent = std::net::UdpSocket::bind("127.0.0.1:0").expect("a port");
+    let silent = silent.local_addr().expect("it is bound").port();
+    let b_listens = format!("listen 127.0.0.2:{}; listen unix:{};", port.number, at("b"));
+    let b = start(&b_listens, dns.port, "");
+    let a = start(
+        &format!("listen unix:{};", at("a")),
+        silent,
+        &format!("zone_sync_server nodes.test:{} resolve; zone_sync_server unix:{};", port.number, at("b")),
+    );
+    online(&[&a], 1);
+    assert_eq!(call(&a, "POST", Some(json!({"k": "by a socket"}))), 201);
+    assert!(wait(|| b.get("/?key=k").text() == "[by a socket]"));
+    // Another follows a name: first nobody has it, then the second node.
+    let c_listens = format!("listen unix:{};", at("c"));
+    let c = start(&c_listens, dns.port, &format!("zone_sync_server nodes.test:{} resolve;", port.number));
+    c.wait_for("logs/error.log", "nodes.test could not be resolved");
+    dns.set(&[[127, 0, 0, 2]]);
+    online(&[&c], 1);
+    assert_eq!(call(&c, "POST", Some(json!({"k": "by a name"}))), 201);
+    assert!(wait(|| b.get("/?key=k").text() == "[by a name]"));
 }

@@ -5,9 +5,10 @@ use crate::log::error::Level;
 use crate::tls::client::Secure;
 use crate::upstream::names;
 use crate::zone::synced::{self, COUNTS, Member, Pending};
+use resolve::ResolverConfig;
 use runtime::clock;
-use std::cell::Cell;
-use std::collections::{HashMap, HashSet, VecDeque};
+use std::cell::{Cell, RefCell};
+use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -16,6 +17,7 @@ use std::sync::{Arc, Weak};
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::{TcpStream, UnixStream};
+use tokio::sync::Notify;
 use tokio::time::{Instant, sleep, timeout};
 use tokio_rustls::TlsConnector;
 use wire::zone_sync::{Frame, HELLO, Parsed, parse, read_hello, write_hello};
@@ -47,36 +49,31 @@ enum End {
     Lost(String),
 }
 
+/// The addresses of each server, by its name, as far as they are known.
+#[derive(Default)]
+struct Found {
+    targets: RefCell<HashMap<Box<str>, Vec<Target>>>,
+    changed: Notify,
+}
+
 /// Keeps a link to each address of each server, for as long as the configuration holds.
 pub(super) async fn run(cluster: Weak<Cluster>) {
+    let found = Rc::<Found>::default();
     let mut links: HashMap<Target, Rc<Cell<bool>>> = HashMap::new();
-    let mut found: HashMap<Box<str>, Vec<Target>> = HashMap::new();
-    // Names that could not be looked up the last time: it is said once.
-    let mut unknown: HashSet<Box<str>> = HashSet::new();
-    loop {
-        let Some(now) = cluster.upgrade() else { return };
-        for server in now.servers.iter() {
-            if server.resolve || !found.contains_key(&server.name) {
-                match targets(&now, server).await {
-                    Ok(all) => {
-                        unknown.remove(&server.name);
-                        found.insert(server.name.clone(), all);
-                    }
-                    // The addresses that are known stay; what cannot be found is looked for again.
-                    Err(why) if unknown.insert(server.name.clone()) => {
-                        say(Level::Error, &format!("zone_sync_server \"{}\": {why}", server.name));
-                    }
-                    Err(_) => {}
-                }
-            }
-        }
+    let Some(servers) = cluster.upgrade().map(|cluster| cluster.servers.clone()) else { return };
+    // Each for itself: a name whose server does not answer holds up nobody else.
+    for number in 0..servers.len() {
+        tokio::task::spawn_local(look_up(cluster.clone(), number, found.clone()));
+    }
+    while cluster.strong_count() > 0 {
+        let targets = found.targets.borrow().clone();
         links.retain(|target, is_wanted| {
-            let stays = found.values().flatten().any(|t| t == target);
+            let stays = targets.values().flatten().any(|t| t == target);
             is_wanted.set(stays);
             stays
         });
-        for server in now.servers.iter() {
-            for target in found.get(&server.name).into_iter().flatten() {
+        for server in servers.iter() {
+            for target in targets.get(&server.name).into_iter().flatten() {
                 if links.len() < MAX_NODES && !links.contains_key(target) {
                     let is_wanted = Rc::new(Cell::new(true));
                     links.insert(target.clone(), is_wanted.clone());
@@ -85,7 +82,37 @@ pub(super) async fn run(cluster: Weak<Cluster>) {
                 }
             }
         }
-        drop(now);
+        let _ = timeout(LOOK, found.changed.notified()).await;
+    }
+}
+
+/// Looks a server up: until it is found, or with `resolve` again and again.
+async fn look_up(cluster: Weak<Cluster>, number: usize, found: Rc<Found>) {
+    // That it cannot be found is said once.
+    let mut is_unknown = false;
+    loop {
+        let Some((server, resolver)) = cluster.upgrade().map(|c| (c.servers[number].clone(), c.resolver.clone()))
+        else {
+            return;
+        };
+        match targets(resolver, &server).await {
+            Ok(all) => {
+                is_unknown = false;
+                let before = found.targets.borrow_mut().insert(server.name.clone(), all.clone());
+                if before.as_ref() != Some(&all) {
+                    found.changed.notify_one();
+                }
+                if !server.resolve {
+                    return;
+                }
+            }
+            // The addresses that are known stay.
+            Err(why) => {
+                if !std::mem::replace(&mut is_unknown, true) {
+                    say(Level::Error, &format!("zone_sync_server \"{}\": {why}", server.name));
+                }
+            }
+        }
         sleep(LOOK).await;
     }
 }
@@ -97,7 +124,7 @@ fn host(server: &Server) -> Box<str> {
     }
 }
 
-async fn targets(cluster: &Cluster, server: &Server) -> Result<Vec<Target>, String> {
+async fn targets(resolver: Option<(Arc<ResolverConfig>, Duration)>, server: &Server) -> Result<Vec<Target>, String> {
     let (host, port) = match &server.place {
         Place::Unix(path) => return Ok(vec![Target::Unix(path.clone())]),
         Place::Host(host, port) => (host, *port),
@@ -105,11 +132,13 @@ async fn targets(cluster: &Cluster, server: &Server) -> Result<Vec<Target>, Stri
     if let Ok(ip) = host.parse() {
         return Ok(vec![Target::Inet(SocketAddr::new(ip, port))]);
     }
-    if let Some((config, patience)) = cluster.resolver.as_ref().filter(|_| server.resolve) {
-        let ips = names::resolver(config).resolve(host.as_bytes(), *patience).await.map_err(|e| e.to_string())?;
+    if let Some((config, patience)) = resolver.filter(|_| server.resolve) {
+        let ips = names::resolver(&config).resolve(host.as_bytes(), patience).await;
+        let ips = ips.map_err(|e| format!("{host} could not be resolved ({e})"))?;
         return Ok(ips.iter().map(|ip| Target::Inet(SocketAddr::new(ip, port))).collect());
     }
-    let all = tokio::net::lookup_host((&**host, port)).await.map_err(|e| e.to_string())?;
+    let all = tokio::net::lookup_host((&**host, port)).await;
+    let all = all.map_err(|e| format!("{host} could not be resolved ({e})"))?;
     Ok(all.map(Target::Inet).collect())
 }
 
