@@ -363,6 +363,13 @@ fn a_full_accept_queue_is_in_the_log() {
     server.wait_for("logs/nginx.pid", "\n");
     let worker = Pid::from_raw(children(server.read("logs/nginx.pid").trim().parse().unwrap())[0]).unwrap();
     kill_process(worker, Signal::STOP).unwrap();
+    // All of its threads: one that is at work takes what comes until its next look at its signals.
+    let tasks = format!("/proc/{}/task", worker.as_raw_nonzero());
+    let is_stopped = |task: &std::path::Path| {
+        let stat = std::fs::read_to_string(task.join("stat")).unwrap_or_default();
+        stat.rsplit_once(')').is_none_or(|(_, rest)| rest.trim_start().starts_with('T'))
+    };
+    assert!(wait(|| std::fs::read_dir(&tasks).unwrap().flatten().all(|task| is_stopped(&task.path()))));
     let address = std::net::SocketAddr::from(([127, 0, 0, 1], server.port));
     let clients: Vec<_> = (0..12)
         .map(|_| std::net::TcpStream::connect_timeout(&address, std::time::Duration::from_millis(200)))
