@@ -71,11 +71,6 @@ impl Incoming {
         self.socket.poll_read(cx, &mut self.input)
     }
 
-    /// So many bytes may come at once from now on, if that is more than are usual.
-    pub fn make_room_for(&mut self, bytes: usize) {
-        self.input.reserve(bytes.saturating_sub(self.input.len()));
-    }
-
     fn make_room(&mut self) {
         if self.input.capacity() < pool::BUFFER {
             let few = std::mem::replace(&mut self.input, pool::take_buffer());

@@ -338,8 +338,13 @@ impl Store {
         }
         for (key, value, keep_ms) in records {
             let until_ms = keep_ms.or(self.spec.timeout_ms).map(|ms| now.saturating_add(ms));
+            let known = table.changed_ms(key);
+            // Another node has told of it already, before the process that was here has.
+            if !is_change && self.spec.sync && known > Some(0) {
+                continue;
+            }
             // A change is later than what it changes, whatever another node's clock said.
-            let after = table.changed_ms(key).map_or(0, |before| before + 1);
+            let after = known.map_or(0, |before| before + 1);
             let changed_ms = if is_change { now.max(after) } else { 0 };
             table.removed.remove(key.as_str());
             table.insert(matching, key, Entry { value: value.as_str().into(), until_ms, changed_ms })?;
@@ -556,6 +561,11 @@ mod tests {
         assert_eq!(c.record("k"), None);
         tell(&c, &a, "only");
         assert_eq!(a.record("only").as_deref(), Some("here"));
+        // Nor does what the process before had come over what another node has told meanwhile.
+        b.set(&[("only".into(), "newer".into(), None)]).expect("it fits");
+        tell(&b, &c, "only");
+        c.restore(&[("only".into(), "here".into(), None), ("k".into(), "stale".into(), None)]).expect("it fits");
+        assert_eq!((c.record("only").as_deref(), c.record("k")), (Some("newer"), None));
         // Both at once: the greater value, on both sides.
         let (x, y) = (store(&[]), store(&[]));
         for (value, to) in [("1", &x), ("2", &y), ("2", &x), ("1", &y)] {

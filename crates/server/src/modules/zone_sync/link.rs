@@ -45,7 +45,7 @@ enum End {
     /// The configuration is gone.
     Over,
     /// It is this process that answers.
-    Self_,
+    Itself,
     Lost(String),
 }
 
@@ -186,7 +186,7 @@ impl Link {
             match end {
                 End::Over => return,
                 // Every node may have the same list.
-                End::Self_ => return say(Level::Info, &format!("zone_sync: {} is this node", self.shown())),
+                End::Itself => return say(Level::Info, &format!("zone_sync: {} is this node", self.shown())),
                 End::Lost(why) => {
                     if !std::mem::replace(&mut is_down, true) {
                         say(Level::Error, &format!("zone_sync: node {} is offline: {why}", self.shown()));
@@ -216,7 +216,7 @@ impl Link {
         let mut input = Vec::new();
         loop {
             match read_hello(&input) {
-                Ok(Some(node)) if node == *NODE => return Err(End::Self_),
+                Ok(Some(node)) if node == *NODE => return Err(End::Itself),
                 Ok(Some(_)) => return Ok(stream),
                 Ok(None) => {}
                 Err(invalid) => return Err(End::Lost(invalid.0.to_owned())),

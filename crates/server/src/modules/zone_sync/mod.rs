@@ -12,8 +12,8 @@ mod link;
 pub mod receive;
 
 use super::listen::Listen;
-use super::proxy;
 use super::stream_core::Handler;
+use super::{ignored, proxy};
 use crate::config::setters::{self, duplicate};
 use crate::config::{Build, ConfigLevel, Directive, Scope, stream};
 use crate::log::error::Level;
@@ -43,18 +43,16 @@ pub const DIRECTIVES: &[Directive] = &[
     }),
     stream("zone_sync_server", server),
     stream("zone_sync_buffers", |s, n| {
-        let buffers = match (value::number(&n.args[0].text), value::size(&n.args[1].text)) {
-            (Some(number @ 1..), Some(size @ 1..)) => number.saturating_mul(size),
-            _ => return Err(n.problem("invalid number or size of buffers".to_owned())),
-        };
-        setters::value(&mut s.level.conf.zone_sync.own.batch, n, buffers)
+        let buffers = value::buffers(&n.args[0].text, &n.args[1].text).ok_or_else(|| setters::invalid(n))?;
+        setters::value(&mut s.level.conf.zone_sync.own.buffers, n, buffers)
     }),
     stream("zone_sync_connect_retry_interval", |s, n| {
         setters::time(&mut s.level.conf.zone_sync.own.connect_retry_interval, n)
     }),
     stream("zone_sync_connect_timeout", |s, n| setters::time(&mut s.level.conf.zone_sync.own.connect_timeout, n)),
     stream("zone_sync_interval", |s, n| setters::time(&mut s.level.conf.zone_sync.own.interval, n)),
-    stream("zone_sync_recv_buffer_size", |s, n| setters::size(&mut s.level.conf.zone_sync.own.recv_buffer_size, n)),
+    // A session's buffer is as long as what comes.
+    stream("zone_sync_recv_buffer_size", ignored::size),
     stream("zone_sync_timeout", |s, n| setters::time(&mut s.level.conf.zone_sync.own.timeout, n)),
     stream("zone_sync_ssl", |s, n| setters::flag(&mut s.level.conf.zone_sync.own.ssl, n)),
 ];
@@ -65,15 +63,13 @@ merged_values! {
         /// `zone_sync_server`, of a server with `zone_sync`.
         servers: Arc<Vec<Server>> = Arc::default(),
         /// `zone_sync_buffers`: how many bytes of a zone go out before the others have their turn.
-        batch: u64 = 8 * 8192,
+        buffers: (u64, u64) = (8, 8192),
         /// `zone_sync_connect_retry_interval`
         connect_retry_interval: Duration = Duration::from_secs(1),
         /// `zone_sync_connect_timeout`
         connect_timeout: Duration = Duration::from_secs(5),
         /// `zone_sync_interval`
         interval: Duration = Duration::from_secs(1),
-        /// `zone_sync_recv_buffer_size`: where a session's buffer for what it hears begins; it grows to the longest record.
-        recv_buffer_size: u64 = 16384,
         /// `zone_sync_timeout`
         timeout: Duration = Duration::from_secs(5),
         /// `zone_sync_ssl`
@@ -193,7 +189,7 @@ pub fn finish_level(build: &mut Build<'_>, level: &mut ConfigLevel) {
     let identity = format!("{own:?} {ssl:?} {:?} {resolver:?}", tls.as_ref().map(|tls| tls.identity()));
     let cluster = Cluster {
         servers: (*own.servers).clone(),
-        batch: usize::try_from(*own.batch).unwrap_or(usize::MAX),
+        batch: usize::try_from(own.buffers.0.saturating_mul(own.buffers.1)).unwrap_or(usize::MAX),
         connect_retry_interval: *own.connect_retry_interval,
         connect_timeout: *own.connect_timeout,
         interval: (*own.interval).max(Duration::from_millis(1)),

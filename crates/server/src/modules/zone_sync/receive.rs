@@ -35,9 +35,7 @@ pub async fn serve(session: &mut StreamSession) -> u16 {
 }
 
 async fn hear(r: &mut Request, incoming: &mut Incoming, client: &Rc<Client>) -> Result<(), Invalid> {
-    let own = &r.conf().zone_sync.own;
-    let (timeout, room) = (*own.timeout, *own.recv_buffer_size);
-    incoming.make_room_for(usize::try_from(room).unwrap_or(MAX_FRAME).min(MAX_FRAME));
+    let timeout = *r.conf().zone_sync.own.timeout;
     let mut answer = Vec::new();
     loop {
         if read_hello(incoming.unread())?.is_some() {
